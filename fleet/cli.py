@@ -232,9 +232,9 @@ def _play(settings: "Settings", player: "ScenarioPlayer | None") -> int:
         try:
             outcome = await run.run()
         except asyncio.CancelledError:
-            if not run.was_interrupted_twice:
+            if not run.interrupts.is_second:
                 raise
-            click.echo(f"fleet: {run.left_behind()}", err=True)
+            click.echo(f"fleet: {run.ending.left_behind()}", err=True)
             return Exit.INTERRUPTED
         has_colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         click.echo(outcome.shown(settings.output, has_colours=has_colours))
@@ -528,7 +528,8 @@ def inject(fault: str, run_dir: Path | None, output: str, **given: object) -> No
     """
     from fleet.run import control_socket  # noqa: PLC0415
 
-    answer = _run(control_socket.inject(run_dir, control_socket.order_of(fault, given)))
+    order = control_socket.order_of(fault, given)
+    answer = _run(control_socket.ask(control_socket.find_run(run_dir), order))
     click.echo(printed(output, answer, str(answer["told"])))
 
 

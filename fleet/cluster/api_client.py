@@ -18,6 +18,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlencode
@@ -84,19 +85,17 @@ class Answer(NamedTuple):
         return " ".join(str(self.body.get("message") or f"HTTP {self.code}").split())
 
 
+@dataclass(eq=False, repr=False)
 class Api:
     """Requests for one purpose to one cluster, under one user agent.
 
     With patience each is tried for so long, whatever becomes of the server.
     """
 
-    def __init__(
-        self, cluster: "Cluster", purpose: str, user_agent: str = "", patience_s: float = 0.0
-    ) -> None:
-        self._cluster = cluster
-        self.purpose = purpose
-        self._patience_s = patience_s
-        self._user_agent = user_agent or f"fleet/{__version__} ({purpose})"
+    _cluster: "Cluster"
+    purpose: str
+    _user_agent: str = ""
+    _patience_s: float = 0.0
 
     async def request(
         self,
@@ -232,7 +231,8 @@ class Api:
             return 0
 
     def _headers(self, accept: str) -> list[tuple[str, str]]:
-        return [("User-Agent", self._user_agent), ("Accept", accept)]
+        user_agent = self._user_agent or f"fleet/{__version__} ({self.purpose})"
+        return [("User-Agent", user_agent), ("Accept", accept)]
 
     async def get(self, path: str, what: str, **query: str | int) -> Json:
         """Return one object that must be there. Raises SetupError naming `what` otherwise."""
@@ -300,29 +300,26 @@ class Gate:
             self.calls = min(float(CALLS_MAX), self.calls + 1 / self.calls)
 
 
+@dataclass(eq=False, repr=False)
 class Cluster:
     """A cluster that was named: its address, credentials and version, and fleet's connections.
 
     All purposes share the connections, the gate and the counts.
     """
 
-    def __init__(
-        self,
-        credentials: Credentials,
-        sleep: Sleep = asyncio.sleep,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.credentials = credentials
-        self.version = ""  # of its API server, as v1.36.3
-        self.requests: Counter[str] = Counter()
-        """How many requests fleet made for itself, by purpose."""
+    credentials: Credentials
+    sleep: Sleep = asyncio.sleep
+    now_s: Callable[[], float] = time.monotonic
+    version: str = ""  # of its API server, as v1.36.3
+    requests: Counter[str] = field(default_factory=Counter)
+    """How many requests fleet made for itself, by purpose."""
+    _troubled_s: float = float("-inf")  # when the server was last found out of order
+    _session: aiohttp.ClientSession | None = None
+    _certificate: tuple[object, ...] = ()  # which one the session has
+
+    def __post_init__(self) -> None:
         self.gate = Gate()
-        self.renewal = Renewal(credentials)
-        self.sleep = sleep
-        self.now_s = now_s
-        self._troubled_s = float("-inf")  # when the server was last found out of order
-        self._session: aiohttp.ClientSession | None = None
-        self._certificate: tuple[object, ...] = ()  # which one the session has
+        self.renewal = Renewal(self.credentials)
 
     @classmethod
     async def connect(cls, selection: ClusterSelection) -> Self:

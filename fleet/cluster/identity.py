@@ -102,10 +102,10 @@ async def probe(api: Api, mode: IdentityMode, node_name: str) -> Identity:
         return Identity(mode)
     user = NODE_USER + node_name
     alone = await who_am_i(api, impersonation_headers(user))
-    if NODES_GROUP in _groups(alone):
+    if _is_node(alone):
         return Identity(mode, Impersonation.USER)
     both = await who_am_i(api, impersonation_headers(user, NODES_GROUP))
-    if NODES_GROUP in _groups(both):
+    if _is_node(both):
         return Identity(mode, Impersonation.USER_AND_GROUP)
     refusal = _refusal(both if alone.ok else alone)
     raise DeniedError(f"no permission to impersonate nodes: {refusal}; choose --identity shared")
@@ -157,15 +157,7 @@ async def is_allowed(
     api: Api, permission: Permission, headers: Iterable[tuple[str, str]] = ()
 ) -> bool:
     """Return whether fleet's user has one right."""
-    attributes: Json = {
-        "verb": permission.verb,
-        "group": permission.group,
-        "resource": permission.resource,
-        "subresource": permission.subresource,
-        "namespace": permission.namespace,
-        "name": permission.name,
-    }
-    named = {key: value for key, value in attributes.items() if value}
+    named = {key: value for key, value in permission._asdict().items() if value}
     return await _is_granted(api, {"resourceAttributes": named}, headers)
 
 
@@ -402,16 +394,16 @@ async def who_am_i(api: Api, headers: Iterable[tuple[str, str]]) -> Answer:
 
 async def who_fleet_is(api: Api) -> str:
     """Return the user name of fleet's credentials, "" if the server does not say."""
-    answer = await who_am_i(api, ())
-    info: Json = answer.body.get("status", {}).get("userInfo", {}) if answer.ok else {}
-    return str(info.get("username", ""))
+    return str(_user(await who_am_i(api, ())).get("username", ""))
 
 
-def _groups(answer: Answer) -> list[str]:
-    if not answer.ok:
-        return []
-    info: Json = answer.body.get("status", {}).get("userInfo", {})
-    return list(info.get("groups") or ())
+def _user(answer: Answer) -> Json:
+    found: Json = answer.body.get("status", {}).get("userInfo", {}) if answer.ok else {}
+    return found
+
+
+def _is_node(answer: Answer) -> bool:
+    return NODES_GROUP in (_user(answer).get("groups") or ())
 
 
 def _refusal(answer: Answer) -> str:

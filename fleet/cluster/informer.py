@@ -19,7 +19,6 @@ import orjson
 from fleet.clock import NS_PER_S, Draws
 from fleet.cluster.api_client import Api, Json
 from fleet.errors import RemoteProtocolError
-from fleet.k8s.effects import WatchKind
 from fleet.k8s.pods import EventType
 from fleet.wire.api.decode_json import read_event, read_list
 from fleet.wire.api.watch import UNREADABLE, UNREADABLE_CODE, ListWatch, Next, WatchPhase
@@ -101,7 +100,8 @@ class Informer:
             if isinstance(message, StreamOpened):
                 watch.is_open = True
             elif isinstance(message, bytes):
-                for event, found in watch.on_chunk(message, decode_event):
+                events = watch.on_chunk(message, lambda line, _: read_event(line, orjson.loads))
+                for event, found in events:
                     if event is EventType.ERROR:
                         assert isinstance(found, int), found
                         return watch.on_error_event(found, draws, now_ns)
@@ -123,7 +123,8 @@ class Informer:
             return watch.on_end(response, self._draws, now_ns)
         if response.code != 200:
             return watch.on_list_failed(response, self._draws, now_ns)
-        for event, obj in watch.on_page(response.body, decode_page):
+        page = watch.on_page(response.body, lambda body, _: read_list(body, orjson.loads))
+        for event, obj in page:
             self._take(event, obj)
         return Next(0)
 
@@ -144,14 +145,6 @@ class Informer:
         if now is not None:
             self.objects[key] = now
         self.on_change(key, before, now)
-
-
-def decode_event(line: bytes, _: WatchKind | None) -> tuple[EventType, str, object]:
-    return read_event(line, orjson.loads)
-
-
-def decode_page(body: bytes, _: WatchKind | None) -> tuple[str, str, list[object]]:
-    return read_list(body, orjson.loads)
 
 
 def key_of(obj: Json) -> str:

@@ -160,11 +160,8 @@ def rules(permissions: Iterable[Permission]) -> list[Rule]:
 
 
 def node_names(settings: Settings) -> list[str]:
-    """Return the names of the nodes of all processes of a run with these options."""
-    if settings.processes == 1:
-        return list(settings.node_names())
-    shares = map(settings.share, range(settings.processes))
-    return [name for share in shares for name in share.node_names()]
+    """Return the names of all nodes that a run may ever have, in all its processes."""
+    return [name for share in settings.shares() for name in share.node_names()]
 
 
 def _granted(

@@ -136,27 +136,22 @@ class Probe:
         return True
 
 
+@dataclasses.dataclass(eq=False)
 class ControlPlane:
     """One control plane; it dies with the process, and with the thread that started it.
 
     `on_death` is called in the loop when a component ends that nobody stopped.
     """
 
-    def __init__(
-        self,
-        options: ControlPlaneOptions | None = None,
-        *,
-        progress: Progress = no_progress,
-        on_death: OnDeath | None = None,
-    ) -> None:
-        self.options = options or ControlPlaneOptions()
-        self._progress = progress
-        self._on_death = on_death
-        self._components: dict[str, Component] = {}
-        self._watches: dict[str, asyncio.Task[None]] = {}
-        self._held: directory.HeldDirectory | None = None
-        self._certificates: directory.Certificates | None = None
-        self._info: ControlPlaneInfo | None = None
+    options: ControlPlaneOptions = dataclasses.field(default_factory=ControlPlaneOptions)
+    _: dataclasses.KW_ONLY
+    progress: Progress = no_progress
+    on_death: OnDeath | None = None
+    _components: dict[str, Component] = dataclasses.field(default_factory=dict)
+    _watches: dict[str, asyncio.Task[None]] = dataclasses.field(default_factory=dict)
+    _held: directory.HeldDirectory | None = None
+    _certificates: directory.Certificates | None = None
+    _info: ControlPlaneInfo | None = None
 
     @property
     def info(self) -> ControlPlaneInfo:
@@ -185,7 +180,7 @@ class ControlPlane:
         assert self._held is None, "started twice"
         fixed = check_options(self.options)
         binaries = await provide_binaries(
-            self.options.binaries, self._progress, release=self.options.release
+            self.options.binaries, self.progress, release=self.options.release
         )
         self._held = directory.hold_directory(self.options.directory, keep=self.options.keep)
         try:
@@ -248,7 +243,7 @@ class ControlPlane:
         self, layout: directory.Layout, binaries: Binaries, ports: Ports
     ) -> ControlPlaneInfo:
         started = time.monotonic()
-        self._progress("starting the control plane")
+        self.progress("starting the control plane")
         certificates = self._certificates = await _write_certificates(layout.pki)
         url = f"https://{LOOPBACK}:{ports[APISERVER]}"
         self._write_files(layout, url, certificates)
@@ -285,7 +280,7 @@ class ControlPlane:
         seconds = time.monotonic() - started
         ready = f"control plane {binaries.version} ready at {url} after {seconds:.1f} s"
         log.info(ready)
-        self._progress(ready)
+        self.progress(ready)
         return self._info
 
     async def _bring_up(self, probe: Probe, url: str) -> None:
@@ -343,8 +338,8 @@ class ControlPlane:
         death = await self._components[name].wait()
         self._watches.pop(name, None)
         log.error("%s", death)
-        if self._on_death is not None:
-            self._on_death(death)
+        if self.on_death is not None:
+            self.on_death(death)
 
     async def _end_components(self, *, grace_s: float) -> None:
         """End all that runs. Only etcd has something to lose, and it ends after its clients."""

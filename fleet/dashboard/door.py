@@ -137,7 +137,8 @@ class Door:
         if is_foreign or environ.get("HTTP_SEC_FETCH_SITE", "") in FOREIGN_SITES:
             is_visit = origin is None and environ.get("REQUEST_METHOD") in READS
             return OTHER_SITE + (OTHER_SITE_LINK if is_visit else "")
-        return "" if any(map(self._is_token, self._shown(environ))) else WITHOUT_KEY
+        shown = (each.encode(errors="replace") for each in self._shown(environ))
+        return "" if any(hmac.compare_digest(each, self._token) for each in shown) else WITHOUT_KEY
 
     def _is_ours(self, host: str) -> bool:
         found = _HOST.fullmatch(host)
@@ -164,9 +165,6 @@ class Door:
             query = parse_qsl(environ.get("QUERY_STRING", ""))
             shown += [value for key, value in query if key == "token"]
         return shown
-
-    def _is_token(self, shown: str) -> bool:
-        return hmac.compare_digest(shown.encode(errors="replace"), self._token)
 
     def _send_on(
         self, environ: WSGIEnvironment, query: list[tuple[str, str]], start_response: StartResponse

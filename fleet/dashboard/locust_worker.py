@@ -21,7 +21,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Protocol
 
 import msgpack
@@ -79,10 +79,6 @@ class LocustStats:
                     row.seen[code] = histogram.count
                     answers = row.per_second.setdefault(second, {})
                     answers[code] = answers.get(code, 0) + more
-
-    def drop(self, epoch_s: float) -> None:
-        """Forget what came so far: a run begins."""
-        self.report(epoch_s)
 
     def report(self, epoch_s: float) -> Json:
         """Return what came since the last report, as the master merges it."""
@@ -235,50 +231,43 @@ class Faults(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class LocustLink:
-    """Binds the protocol machine to a socket, a clock and a fleet."""
+    """Binds the protocol machine to a socket, a clock and a fleet.
 
-    def __init__(
-        self,
-        fleet: ElasticFleet,
-        *,
-        host: str,
-        port: int,
-        shard: int,
-        holds: bool,
-        note: Callable[[str], None],
-        background: Background,
-        faults: Faults | None = None,
-        sampler: ControlPlaneSampler | None = None,
-    ) -> None:
-        """Take orders for `faults` too, unless another process of the run does.
+    It takes orders for `faults` too, unless another process of the run does. Figures of the control
+    plane come from `sampler`, None in all processes but the first.
+    """
 
-        Figures of the control plane come from `sampler`, None in all processes but the first.
-        """
-        self._sampler = sampler
-        self._plane: tuple[int, Json] = (0, {})  # samples so far, and what the last ones show
-        self._background = background
-        self._faults = faults
-        self._answering: set[asyncio.Task[None]] = set()
-        self.machine = LocustWorker(holds=holds, nodes_max=fleet.nodes_max)
-        self._note = note
-        self._fleet = fleet
-        self._host, self._port = host, port
-        self._shard = shard
-        self._stats = LocustStats(fleet.counts, epoch_s=time.time())
+    _fleet: ElasticFleet
+    _: KW_ONLY
+    host: str
+    port: int
+    shard: int
+    holds: InitVar[bool]
+    note: Callable[[str], None]
+    background: Background
+    faults: Faults | None = None
+    sampler: ControlPlaneSampler | None = None
+    _plane: tuple[int, Json] = (0, {})  # samples so far, and what the last ones show
+    _answering: set[asyncio.Task[None]] = field(default_factory=set)
+    _socket: zmq.asyncio.Socket | None = None
+    _listening: asyncio.Task[None] | None = None
+    _id: str = ""
+    _aimed: int | None = None
+    _step: asyncio.Event = field(default_factory=asyncio.Event)
+    _order: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self, holds: bool) -> None:
+        self.machine = LocustWorker(holds=holds, nodes_max=self._fleet.nodes_max)
+        self._stats = LocustStats(self._fleet.counts, epoch_s=time.time())
         self._process = psutil.Process()
         self._process.cpu_percent()
         self._context = zmq.asyncio.Context()
-        self._socket: zmq.asyncio.Socket | None = None
-        self._listening: asyncio.Task[None] | None = None
-        self._id = ""
-        self._aimed: int | None = None
-        self._step = asyncio.Event()
-        self._order = asyncio.Lock()
 
     @property
     def _address(self) -> str:
-        return f"tcp://{self._host}:{self._port}"
+        return f"tcp://{self.host}:{self.port}"
 
     async def run(self) -> None:
         """Serve the master until it, or `leave`, ends us; nodes follow its targets."""
@@ -299,7 +288,7 @@ class LocustLink:
 
     def redirect(self, host: str, port: int) -> None:
         """Turn to a master that has come up elsewhere; the nodes stay."""
-        self._host, self._port = host, port
+        self.host, self.port = host, port
         self.machine.reconnect()
 
     async def leave(self, *, removes: bool) -> None:
@@ -325,12 +314,12 @@ class LocustLink:
             self._socket.close(linger=0)
         if self._listening is not None:
             self._listening.cancel()
-        self._id = f"fleet-{self._shard:04d}_{uuid.uuid4().hex}"
+        self._id = f"fleet-{self.shard:04d}_{uuid.uuid4().hex}"
         self._socket = socket = self._context.socket(zmq.DEALER)
         for option, value in (
             (zmq.IDENTITY, self._id.encode()),
             (zmq.IMMEDIATE, 1),
-            (zmq.IPV6, int(":" in self._host)),  # [::1]; a name may have no such address
+            (zmq.IPV6, int(":" in self.host)),  # [::1]; a name may have no such address
             (zmq.LINGER, LINGER_MS),
             (zmq.RECONNECT_IVL, RECONNECT_MS),
             (zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS),
@@ -340,7 +329,7 @@ class LocustLink:
         ):
             socket.setsockopt(option, value)
         socket.connect(self._address)
-        listening = self._background.persist(
+        listening = self.background.persist(
             "a message of the Locust master", lambda: self._listen(socket)
         )
         self._listening = asyncio.create_task(listening)
@@ -358,18 +347,18 @@ class LocustLink:
             machine.out.append(self._report())
             await self._follow()
         if machine.is_reminder_due():
-            why, nodes = await obstacle(self._host, self._port), self._fleet.existing
-            self._note(f"no Locust master answers at {self._address} ({why}); {nodes:,} nodes stay")
+            why, nodes = await obstacle(self.host, self.port), self._fleet.existing
+            self.note(f"no Locust master answers at {self._address} ({why}); {nodes:,} nodes stay")
 
     def _report(self) -> Message:
         figures = self._fleet.figures()
-        if self._faults is not None:
-            figures |= {"faults": self._faults.on(), "zones": self._fleet.zones}
-        if self._sampler is not None:
-            count = sum(each.samples for each in self._sampler.components)
+        if self.faults is not None:
+            figures |= {"faults": self.faults.on(), "zones": self._fleet.zones}
+        if self.sampler is not None:
+            count = sum(each.samples for each in self.sampler.components)
             if count != self._plane[0]:
-                self._plane = count, newest(self._sampler.newest())
-            why = self._sampler.apiserver.problem
+                self._plane = count, newest(self.sampler.newest())
+            why = self.sampler.apiserver.problem
             figures["plane"] = self._plane[1] | ({"problem": why} if why else {})
         return self.machine.report(self._stats.report(time.time()), figures)
 
@@ -382,9 +371,9 @@ class LocustLink:
                 log.warning("a message of the Locust master cannot be read: %s", error)
                 continue
             self.machine.on_message(kind, data)
-            if kind == FAULT_ORDER and self._faults is not None:
+            if kind == FAULT_ORDER and self.faults is not None:
                 # It may take seconds, in which others than the dashboard are listened to.
-                task = asyncio.create_task(self._answer(self._faults, data))
+                task = asyncio.create_task(self._answer(self.faults, data))
                 self._answering.add(task)
                 task.add_done_callback(self._answering.discard)
             await self._follow()
@@ -398,27 +387,24 @@ class LocustLink:
 
     async def _follow(self) -> None:
         """Do what the machine has decided; messages leave in order for every caller."""
-        async with self._order:
-            await self._do()
-
-    async def _do(self) -> None:
         machine = self.machine
-        if machine.fresh:
-            machine.fresh = False
-            self._stats.drop(time.time())
-        if machine.target is not None and machine.target != self._aimed:
-            self._fleet.aim(machine.target)
-        self._aimed = machine.target
-        while machine.out:
-            message = machine.out.pop(0)
-            if message.kind == "report":
-                message = self._report()
-            await self._send(message)
-        notes, machine.notes = machine.notes, []
-        for note in notes:
-            self._note(note)
-        if machine.is_done:
-            self._step.set()
+        async with self._order:
+            if machine.fresh:
+                machine.fresh = False
+                self._stats.report(time.time())  # what came so far is of no run
+            if machine.target is not None and machine.target != self._aimed:
+                self._fleet.aim(machine.target)
+            self._aimed = machine.target
+            while machine.out:
+                message = machine.out.pop(0)
+                if message.kind == "report":
+                    message = self._report()
+                await self._send(message)
+            notes, machine.notes = machine.notes, []
+            for note in notes:
+                self.note(note)
+            if machine.is_done:
+                self._step.set()
 
     async def _send(self, message: Message) -> None:
         assert self._socket is not None

@@ -8,6 +8,7 @@ once one is healed follows from those that are still on.
 
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from fleet.clock import Draws
@@ -61,28 +62,24 @@ class Injection(NamedTuple):
     is_on: bool = True  # one that comes and goes is off in between
 
 
+@dataclass(eq=False)
 class Injector:
     """Injects and heals. `has_own_connections`: each node of the reactor has its own.
 
     `expire` ends the life of a node's client certificate, None where nodes have none.
     """
 
-    def __init__(
-        self,
-        reactor: Reactor,
-        draws: Draws,
-        *,
-        has_own_connections: bool,
-        expire: Callable[[NodeId], None] | None = None,
-    ) -> None:
-        self.active: dict[int, Injection] = {}
-        self._reactor = reactor
-        self._expire = expire
-        self._detector = ProblemDetector(reactor)
-        self._draws = draws
-        self._has_own_connections = has_own_connections
-        self._over: list[Injection] = []  # outages that runtimes still remember
-        self._environments: dict[tuple[object, ...], Environment] = {}
+    _reactor: Reactor
+    _draws: Draws
+    _: KW_ONLY
+    has_own_connections: bool
+    expire: Callable[[NodeId], None] | None = None
+    active: dict[int, Injection] = field(default_factory=dict)
+    _over: list[Injection] = field(default_factory=list)  # outages that runtimes still remember
+    _environments: dict[tuple[object, ...], Environment] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._detector = ProblemDetector(self._reactor)
 
     def candidates(self) -> Iterable[Candidate]:
         """Yield the nodes that a fault may hit: those that are registered.
@@ -105,7 +102,7 @@ class Injector:
         """
         assert number not in self.active, number
         assert not FAULTS[spec.type].of_control_plane, spec
-        if spec.type in _OF_CONNECTION and not self._has_own_connections:
+        if spec.type in _OF_CONNECTION and not self.has_own_connections:
             raise UsageError(
                 f"{spec.type.value}: the nodes of this run share connections; it needs --fidelity "
                 "kubelet and --watches per-node"
@@ -115,7 +112,7 @@ class Injector:
                 "TokenExpired: the nodes of this run speak with certificates; it needs a "
                 "kubeconfig with a token, and not --identity csr"
             )
-        if spec.type is FaultType.CERTIFICATE_EXPIRED and self._expire is None:
+        if spec.type is FaultType.CERTIFICATE_EXPIRED and self.expire is None:
             raise UsageError(
                 "CertificateExpired: the nodes of this run have no certificates of their own; "
                 "it needs --identity csr"
@@ -174,9 +171,9 @@ class Injector:
         if kind is FaultType.KUBELET_RESTART:
             reactor.restart(nodes)
         elif kind is FaultType.CERTIFICATE_EXPIRED:
-            assert self._expire is not None, injection
+            assert self.expire is not None, injection
             for node in nodes:
-                self._expire(node)
+                self.expire(node)
         elif kind in {FaultType.SANDBOX_DEATH, FaultType.CONTAINER_CRASH}:
             for node in nodes:
                 self._kill(node, kind)
@@ -275,7 +272,7 @@ class Injector:
         partitions = self._of(node, (FaultType.PARTITION,))
         found = {_CUTS[each.spec.mode or PartitionMode.BLACK_HOLE] for each in partitions}
         reactor = self._reactor
-        if self._has_own_connections:
+        if self.has_own_connections:
             reactor.wires.nodes.cut(reactor.entries[node].pool, _joined(found))
         if self._of(node, (FaultType.NODE_DOWN,)):  # their kubelets have hung up already
             found.add(Cut.RESET)

@@ -25,7 +25,7 @@ from fleet.host.node_certificates import Bootstrap, CertificateContext, NodeCert
 from fleet.host.observed_nodes import AdminLabels, Readiness
 from fleet.host.pacing import Pacing, StartLimit, StartStage
 from fleet.host.reactor_loop import ReactorLoop
-from fleet.host.static_pods import StaticSource, run_static_sources
+from fleet.host.static_pods import StaticSource
 from fleet.host.transports import WATCH_LIMITS, LightPools, Transports
 from fleet.k8s.effects import NodeId, WatchEvent, WatchKind
 from fleet.k8s.holds import Hold
@@ -86,11 +86,11 @@ class NodeHost:
         self._mix = mix
         self._is_light = settings.fidelity is Fidelity.LIGHT
         self._loop = asyncio.get_running_loop()
-        self._draws = Draws(settings.seed)
+        self.draws = Draws(settings.seed)
         codec = protobuf() if settings.wire_encoding is Encoding.PROTOBUF else JSON
         self.reactor = Reactor(
             SystemClock(),
-            self._draws,
+            self.draws,
             raise_bugs=raise_bugs,
             story=frozenset(settings.story),
             codec=without_managers(codec) if self._is_light else codec,
@@ -141,16 +141,11 @@ class NodeHost:
             self.transports.of_agents,
             impersonates=identity.mode is not IdentityMode.SHARED,
         )
-        self._static_sources: list[StaticSource] = []
+        self.static_sources: list[StaticSource] = []
         self._running: list[NodeId] = []  # by slot
         self._pacing = Pacing(StartLimit(is_cold=not settings.makes_settled))
         self._is_silent = False
         self._kinds: dict[int, tuple[Environment, RenderedProfile]] = {}
-
-    @property
-    def draws(self) -> Draws:
-        """Return what is drawn with the seed of the run."""
-        return self._draws
 
     @property
     def has_own_connections(self) -> bool:
@@ -216,7 +211,7 @@ class NodeHost:
 
         return NodeCertificates(
             self.reactor,
-            self._draws,
+            self.draws,
             bootstrap.store,
             self._cluster.credentials.ssl_context(with_client_certificate=False),
             bootstrap=self.transports.to(
@@ -371,7 +366,7 @@ class NodeHost:
     def lose(self, name: str, why: str) -> None:
         """Leave a Node of others at once: another kubelet serves it."""
         assert self.managed is not None
-        served = self.managed.get(name)
+        served = self.managed.by_name.get(name)
         if served is None:
             return
         self.leave(name)
@@ -381,7 +376,7 @@ class NodeHost:
     def is_renewed_by_others(self, name: str, version: str, renewed: str) -> bool:
         """Return whether a Lease of this version and time shows that another kubelet renews it."""
         assert self.managed is not None
-        served = self.managed.get(name)
+        served = self.managed.by_name.get(name)
         if served is None:
             return False
         kubelet = self.reactor.entries[served.node].kubelet
@@ -401,7 +396,7 @@ class NodeHost:
         hold = self._holds_of(node).get(node)
 
         def leave() -> None:
-            served = self.managed.get(name) if self.managed is not None else None
+            served = self.managed.by_name.get(name) if self.managed is not None else None
             if hold is not None and served is not None and served.node == node:
                 self.lose(name, hold.why)
 
@@ -409,8 +404,8 @@ class NodeHost:
 
     def _on_observed(self, event: WatchEvent) -> None:
         """Take what another client sees of Nodes; of those of others only what is served counts."""
-        view = event.record
-        if self.managed is None or not isinstance(view, NodeView) or self.managed.get(view.name):
+        managed, view = self.managed, event.record
+        if managed is None or not isinstance(view, NodeView) or view.name in managed.by_name:
             self.readiness.on_event(event)
         if self.admin_labels is not None:
             self.admin_labels.on_event(event)
@@ -478,7 +473,7 @@ class NodeHost:
             tolerate = self.taint[0] if self.taint else ""
             env = Environment(
                 model,
-                self._draws,
+                self.draws,
                 fidelity=LIGHT if self._is_light else KUBELET,
                 tolerate_key=tolerate,
                 own_watches=not self._shares_watches,
@@ -505,13 +500,13 @@ class NodeHost:
     def _is_ours(self, view: NodeView) -> bool:
         if self.managed is None:
             return ownership.is_of_run(view, self.run_id)
-        served = self.managed.get(view.name)
+        served = self.managed.by_name.get(view.name)
         return served is not None and served.uid == view.uid
 
     def _index_of(self, name: str, _address: str) -> int:
         """Return the index of a node in the whole fleet."""
         if self.managed is not None:
-            served = self.managed.get(name)
+            served = self.managed.by_name.get(name)
             assert served is not None, name
             return served.slot
         slot = self.settings.slot_of(name)
@@ -523,11 +518,7 @@ class NodeHost:
         if env.model.kubelet.static_pod_path:
             source = StaticSource(env, self.reactor.static_pods_changed)
             source.read_file()
-            self._static_sources.append(source)
-
-    async def read_static_sources(self) -> None:
-        """Follow the static pods of all profiles, until cancelled."""
-        await run_static_sources(self._static_sources)
+            self.static_sources.append(source)
 
     async def refresh_credentials(self) -> None:
         """Renew what expires, and see that the server knows the nodes still, until cancelled."""

@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from pathlib import Path
 
 import orjson
@@ -30,6 +31,7 @@ from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.profile.option_types import rate_text
 from fleet.profile.settings import ServeMode, Settings, flags_of
 from fleet.report.display import LiveFigures
+from fleet.report.run_directory import write_whole
 
 POLL_S = 0.25
 SETUP_TRIES_MAX = 5  # of a process that was up before: within a minute
@@ -43,10 +45,8 @@ Note = Callable[[str], None]
 
 
 def keep_live(directory: Path, live: LiveFigures) -> None:
-    """Write how this process stands, whole or not at all."""
-    partial = directory / f"{LIVE}.part"
-    partial.write_bytes(orjson.dumps(live))
-    partial.replace(directory / LIVE)
+    """Write how this process stands. Raises SetupError."""
+    write_whole(directory / LIVE, orjson.dumps(live))
 
 
 class Sibling:
@@ -94,29 +94,25 @@ class Sibling:
             await self._process.stop(END_S_MAX, politely=signal.SIGINT)
 
 
+@dataclass(eq=False)
 class Siblings:
     """All other processes of a run."""
 
-    def __init__(
-        self,
-        commands: Sequence[Sequence[str]],
-        directory: Path,
-        note: Note,
-        end: Callable[[FleetError], None],
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._note = note
-        self._end = end  # takes the reason why the run cannot go on
-        self._sleep = sleep
-        self._now_s = now_s
+    commands: InitVar[Sequence[Sequence[str]]]
+    directory: InitVar[Path]
+    _note: Note
+    _end: Callable[[FleetError], None]  # takes the reason why the run cannot go on
+    _: KW_ONLY
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    now_s: Callable[[], float] = time.monotonic
+    restarts: int = 0
+    _work: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def __post_init__(self, commands: Sequence[Sequence[str]], directory: Path) -> None:
         self._siblings = [
             Sibling(command, directory / f"process-{number:04d}")
             for number, command in enumerate(commands, start=1)
         ]
-        self._work: list[asyncio.Task[None]] = []
-        self.restarts = 0
 
     async def start(self, background: Background) -> None:
         """Start all of them, and keep them going."""
@@ -127,13 +123,13 @@ class Siblings:
 
     async def wait_ready(self, nodes: int, stalled_s: float | None = None) -> None:
         """Wait until so many of their nodes are Ready, or no more became so for `stalled_s`."""
-        seen, since_s = -1, self._now_s()
+        seen, since_s = -1, self.now_s()
         while (ready := self.ready()) < nodes:
             if ready > seen:
-                seen, since_s = ready, self._now_s()
-            elif stalled_s is not None and self._now_s() - since_s > stalled_s:
+                seen, since_s = ready, self.now_s()
+            elif stalled_s is not None and self.now_s() - since_s > stalled_s:
                 return
-            await self._sleep(POLL_S)
+            await self.sleep(POLL_S)
 
     def ready(self) -> int:
         return sum(each.nodes_ready for each in self.live())
@@ -156,12 +152,12 @@ class Siblings:
     async def _keep(self, sibling: Sibling) -> None:
         name, tries, was_up = sibling.directory.name, 0, False
         while True:
-            begun_s = self._now_s()
+            begun_s = self.now_s()
             death = await sibling.wait()
             sibling.look()
             is_up = sibling.live is not None
             was_up = was_up or is_up
-            if is_up and self._now_s() - begun_s > STEADY_S:
+            if is_up and self.now_s() - begun_s > STEADY_S:
                 tries = 0
             tries += 1
             error = refusal(death)
@@ -175,7 +171,7 @@ class Siblings:
             wait_s = min(BACKOFF_FIRST_S * 2.0 ** (tries - 1), BACKOFF_MAX_S)
             again = f"starting it again in {wait_s:.0f} s"
             self._note(f"{name} ended with {death.returncode}; {again}{why}")
-            await self._sleep(wait_s)
+            await self.sleep(wait_s)
             await sibling.start()
 
 

@@ -54,8 +54,7 @@ class Rule(NamedTuple):
 
 def _with_placeholders(text: object) -> object:
     """Refuse a placeholder that nobody fills."""
-    schema.check_placeholders(str(text), USER_AGENT_PLACEHOLDERS)
-    return text
+    return schema.check_placeholders(text, USER_AGENT_PLACEHOLDERS)
 
 
 def _with_node(text: object) -> object:

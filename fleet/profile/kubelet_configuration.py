@@ -221,12 +221,8 @@ Thresholds = Annotated[
 ]
 
 
-def _address(text: str) -> str:
-    """Return an address as Go prints it."""
-    return str(ip_address(text))
-
-
-Address = Annotated[str, AfterValidator(_address)]
+Address = Annotated[str, AfterValidator(lambda text: str(ip_address(text)))]
+"""As Go prints it."""
 Limit = Annotated[int, Field(ge=0)]
 GoBool = Literal["1", "t", "T", "true", "TRUE", "True", "0", "f", "F", "false", "FALSE", "False"]
 """What Go's strconv.ParseBool reads."""

@@ -418,11 +418,11 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     return f"no {what} {name!r}{hint}; known are {', '.join(names)}"
 
 
-def read_text(path: Path, bytes_max: int, problem: str) -> str:
-    """Read a file of a user. Raise UsageError, with `problem` for one that is too long."""
+def read_text(path: Path, bytes_max: int, problem: str = "") -> str:
+    """Read a file of a user. Raises UsageError; `problem` is what one that is too long has."""
     try:
         if path.stat().st_size > bytes_max:
-            raise UsageError(f"{path}: {problem}")
+            raise UsageError(f"{path}: {problem or f'is over {bytes_max >> 20} MiB'}")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error

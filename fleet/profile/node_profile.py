@@ -99,15 +99,9 @@ def _pool(text: str) -> AddressPool:
     return pool
 
 
-def _provider_id(text: object) -> object:
-    """Refuse a placeholder that nobody fills."""
-    schema.check_placeholders(str(text), schema.PLACEHOLDERS)
-    return text
-
-
 def _user_agent(text: object) -> object:
     """Refuse a user agent that no header can carry, or that nobody fills."""
-    schema.check_placeholders(str(text), USER_AGENT_PLACEHOLDERS)
+    schema.check_placeholders(text, USER_AGENT_PLACEHOLDERS)
     if not re.fullmatch(r"[!-~]([ -~]{0,254}[!-~])?", str(text)):
         raise ValueError(f"{text!r} is not 1 to 256 letters, digits and signs of ASCII")
     return text
@@ -135,7 +129,7 @@ class TemplateTaint(TaintSpec):
 class TemplateSpec(_Template):
     """The spec of a Node."""
 
-    provider_id: Annotated[str, BeforeValidator(_provider_id)] = ""
+    provider_id: Annotated[str, BeforeValidator(schema.check_placeholders)] = ""
     taints: tuple[TemplateTaint, ...] = ()
 
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringCo
 
 from fleet.errors import UsageError
 from fleet.profile.host_names import host_name
-from fleet.profile.schema import PLACEHOLDER, PLACEHOLDERS, RUN_ID_PATTERN, check_placeholders
+from fleet.profile.schema import PLACEHOLDER, RUN_ID_PATTERN, check_placeholders
 from fleet.quantity import parse_positive_duration, parse_share
 
 
@@ -223,7 +223,7 @@ def _provider_id(value: object) -> str:
     text = str(value)
     if text in ("", PROVIDER_ID_NONE, PROVIDER_ID_FLEET):
         return text
-    check_placeholders(text, PLACEHOLDERS)
+    check_placeholders(text)
     if not {"name", "index"} & set(PLACEHOLDER.findall(text)):
         raise ValueError(
             f"{text!r} is neither none nor fleet, and has neither {{{{name}}}} nor {{{{index}}}}: "

@@ -58,11 +58,12 @@ DnsLabel = Annotated[str, StringConstraints(pattern=LABEL_PART_PATTERN)]
 """RFC 1123: what profile names and name prefixes are made of."""
 
 
-def check_placeholders(text: str, known: tuple[str, ...]) -> None:
-    """Refuse a placeholder that nobody fills. Raises ValueError."""
-    for name in PLACEHOLDER.findall(text):
+def check_placeholders(text: object, known: tuple[str, ...] = PLACEHOLDERS) -> object:
+    """Return a text as it is. Raises ValueError for a placeholder that nobody fills."""
+    for name in PLACEHOLDER.findall(str(text)):
         if name not in known:
             raise ValueError(f"'{{{{{name}}}}}' is not one of {', '.join(known)}")
+    return text
 
 
 INITIALISMS = {each: each.upper() for each in ("api", "ca", "dns", "gc", "id", "qps", "tls", "ttl")}

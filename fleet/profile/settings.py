@@ -595,9 +595,7 @@ class Settings(BaseModel):
     @property
     def end_names(self) -> tuple[str, ...]:
         """The names of the first and the last node, of all processes."""
-        shares = [self]
-        if self.processes > 1:
-            shares = [self.share(0), self.share(self.processes - 1)]
+        shares = self.shares()
         first, last = shares[0].node_name(0), shares[-1].node_name(shares[-1].most - 1)
         return tuple(dict.fromkeys((first, last)))
 

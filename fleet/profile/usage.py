@@ -42,10 +42,6 @@ class Curve(NamedTuple):
     points: tuple[tuple[int, int], ...]
     period_ns: int = 0
 
-    @property
-    def is_constant(self) -> bool:
-        return len(self.points) == 1
-
     def at(self, t_ns: int) -> int:
         """Return the amount, `t_ns` after the start; at a jump, the one after it."""
         points = self.points
@@ -141,7 +137,7 @@ def next_crossing(terms: Sequence[Term], base: int, limit: int, now_ns: int) -> 
     moving = []
     for curve, start_ns in terms:
         ceiling += curve.ceiling()
-        if curve.is_constant:
+        if len(curve.points) == 1:
             base += curve.points[0][1]
         else:
             moving.append((curve, start_ns))

@@ -11,9 +11,9 @@ from pathlib import Path
 from fleet.errors import Exit, FleetError
 from fleet.report.curves import Plot
 from fleet.report.findings import SIMULATED
-from fleet.report.html_report import REPORT, about_parts, drawn, whole, write
+from fleet.report.html_report import REPORT, about_parts, drawn, whole
 from fleet.report.report import Outcome
-from fleet.report.run_directory import SUMMARY, RunRecord, read_run
+from fleet.report.run_directory import SUMMARY, RunRecord, read_run, write_whole
 from fleet.report.service_levels import share_of_limit
 from fleet.report.summary_text import duration
 
@@ -136,7 +136,7 @@ def write_capacity(search: Search, directory: Path) -> Path:
     }
     title = f"fleet capacity: {held:,} nodes held"
     page = whole("capacity.html", title, search.verdict, values)
-    return write(directory / CAPACITY_REPORT, page)
+    return write_whole(directory / CAPACITY_REPORT, page.encode())
 
 
 def _read(directory: str) -> RunRecord | None:

@@ -26,7 +26,7 @@ import math
 import time
 import tomllib
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -305,24 +305,22 @@ class Component:
         return gained
 
 
+@dataclass(eq=False)
 class ControlPlaneSampler:
     """Samples every component that can be reached until it is stopped."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        local: ControlPlaneInfo | None,
-        elapsed_s: Callable[[], float],
-        write: Callable[[bytes], bool],
-        on_queues: Callable[[float, float], None],
-    ) -> None:
-        self._elapsed_s = elapsed_s
-        self._write = write  # a whole line, or False
-        self._on_queues = on_queues  # takes what `node_queues` finds
-        self._asking = asyncio.Lock()
-        self.has_looked = asyncio.Event()  # every component was asked once
+    cluster: InitVar[Cluster]
+    local: InitVar[ControlPlaneInfo | None]
+    _elapsed_s: Callable[[], float]
+    _write: Callable[[bytes], bool]  # a whole line, or False
+    _on_queues: Callable[[float, float], None]  # takes what `node_queues` finds
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    has_looked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Every component was asked once."""
+    _may_read: bool | None = None
+
+    def __post_init__(self, cluster: Cluster, local: ControlPlaneInfo | None) -> None:
         self._api = cluster.api(PURPOSE)
-        self._may_read: bool | None = None
         self.components = [Component(APISERVER, self._of_apiserver)]
         for name, port in (local.ports if local is not None else {}).items():
             if name != APISERVER and name in FAMILIES:

@@ -223,10 +223,14 @@ class Display:
     def _nodes(self, now: LiveFigures) -> Words:
         if not now.nodes_requested:
             return []
-        words = f" of {now.nodes_requested:,} Ready"
+        words = f" of {self._wanted(now)}"
+        return [*self._bar(now), ("  ", ""), (f"{now.nodes_ready:,}", "bold"), (words, "")]
+
+    def _wanted(self, now: LiveFigures) -> str:
+        words = f"{now.nodes_requested:,} Ready"
         if now.nodes_ready < now.nodes_requested:
             words += f", {now.nodes_registered:,} registered{self._left(now)}"
-        return [*self._bar(now), ("  ", ""), (f"{now.nodes_ready:,}", "bold"), (words, "")]
+        return words
 
     def _left(self, now: LiveFigures) -> str:
         """Say how long it takes until all nodes are Ready if it goes on as so far."""
@@ -280,7 +284,8 @@ class Display:
             for label, words in _facts(now)
             if words
         ]
-        words = "; ".join(filter(None, [_plain_nodes(now) + self._left(now), *facts]))
+        nodes = f"{now.nodes_ready:,}/{self._wanted(now)}" if now.nodes_requested else ""
+        words = "; ".join(filter(None, [nodes, *facts]))
         self.note(f"[{clock(now.elapsed_s):>5}] {self._phase}" + (f": {words}" if words else ""))
 
 
@@ -307,15 +312,6 @@ def clock(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02}"
     return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
-
-
-def _plain_nodes(now: LiveFigures) -> str:
-    if not now.nodes_requested:
-        return ""
-    words = f"{now.nodes_ready:,}/{now.nodes_requested:,} Ready"
-    if now.nodes_ready < now.nodes_requested:
-        words += f", {now.nodes_registered:,} registered"
-    return words
 
 
 def _facts(now: LiveFigures) -> list[tuple[str, Words]]:

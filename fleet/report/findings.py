@@ -1,6 +1,6 @@
 """What a run says in words: its sentence, what broke first, recovery, what it does not prove."""
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from fleet.controlplane.options import APISERVER
 from fleet.report.control_plane import REQUESTS
@@ -18,7 +18,7 @@ from fleet.report.service_levels import (
     slowest,
     words,
 )
-from fleet.report.summary_text import duration, refused_words
+from fleet.report.summary_text import duration
 
 SIMULATED = (
     "Containers, images, volumes and devices are simulated: no kubelet, runtime or network of a "
@@ -80,19 +80,6 @@ def sentence(run: RunRecord) -> str:
         return f"{held}; {reason}."
     when = f", at {clock(broken.at_s)}" if broken.at_s is not None else ""
     return f"{held}; what broke first{when}: {broken.words}."
-
-
-def refused(run: RunRecord) -> str:
-    """Say how many requests the server refused, "" if it took them all."""
-    return refused_words(
-        (
-            str(row["verb"]),
-            str(row["resource"]),
-            cast("int", row["code"]),
-            cast("int", row["count"]),
-        )
-        for row in run.rows("requests")
-    )
 
 
 def _peak_of_dashboard(run: RunRecord) -> float | None:

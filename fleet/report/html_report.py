@@ -21,18 +21,17 @@ from typing import cast
 
 import orjson
 
-from fleet.errors import SetupError
 from fleet.metrics import is_failure
 from fleet.report.appearance import places, variable, variables
 from fleet.report.curves import Plot, plots_of, pods
 from fleet.report.display import clock
 from fleet.report.figure import Json
-from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, refused, sentence
+from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, sentence
 from fleet.report.limits import NEAR, limited_by, resources, stored
 from fleet.report.report import Outcome, Phase
-from fleet.report.run_directory import RunRecord
+from fleet.report.run_directory import Request, RunRecord, write_whole
 from fleet.report.service_levels import INDICATORS, level_words
-from fleet.report.summary_text import duration, size
+from fleet.report.summary_text import duration, refused_words, size
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("uplot/LICENSE", "uplot/uPlot.iife.min.js", "plots.js")
@@ -43,18 +42,6 @@ POLICY = (
 IN_SCRIPT = {ord(each): f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 """What could end the script element that holds JSON, or a line of it."""
 LABEL_MAX = 36  # characters of a series' or phase's name; longer ones would leave the plot no room
-
-
-def write(path: Path, text: str) -> Path:
-    """Write a page whole or not at all. Raises SetupError."""
-    partial = path.with_name(f".{path.name}.part")
-    try:
-        partial.write_text(text, "utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise SetupError(f"{path}: {error.strerror or error}") from error
-    return path
 
 
 def whole(template: str, title: str, verdict: Outcome, values: Mapping[str, object]) -> str:
@@ -152,7 +139,7 @@ ROWS_SHOWN = 15
 
 def write_report(run: RunRecord, path: Path | None = None) -> Path:
     """Write the page and return where it is. Raises SetupError if that is not possible."""
-    return write(path or run.path / REPORT, page(run))
+    return write_whole(path or run.path / REPORT, page(run).encode())
 
 
 def page(run: RunRecord) -> str:
@@ -162,8 +149,8 @@ def page(run: RunRecord) -> str:
     marks = list(run.phases)
     if broken is not None and broken.at_s is not None:
         marks.append(Phase(name="first over its limit", kind="broken", from_s=broken.at_s))
-    requests = run.rows("requests")
-    errors = sorted(filter(_is_error, requests), key=lambda row: row["code"] != 429)
+    errors = [each for each in run.requests if is_failure(each.resource, each.code)]
+    others = [each for each in run.requests if not is_failure(each.resource, each.code)]
     values = {
         "run": run,
         "sentence": sentence(run),
@@ -173,7 +160,7 @@ def page(run: RunRecord) -> str:
             f"{duration(run.wall_s)} long",
             version,
         ),
-        "refused": refused(run),
+        "refused": refused_words(run.requests),
         "figures": _figures(run),
         "limited": limited_by(run, found),
         "resources": found,
@@ -206,8 +193,8 @@ def page(run: RunRecord) -> str:
             + (f" to {clock(each.until_s)}" if each.until_s else "")
             for each in marks
         ],
-        "errors": [_cells(row) for row in errors],
-        "others": [_cells(row) for row in requests if not _is_error(row)],
+        "errors": [_cells(each) for each in sorted(errors, key=lambda each: each.code != 429)],
+        "others": [_cells(each) for each in others],
         "shown": ROWS_SHOWN,
         "parts": about_parts(run),
         **drawn(plots_of(run), marks, run.wall_s),
@@ -224,7 +211,7 @@ def _figures(run: RunRecord) -> list[tuple[str, str]]:
 
     ready_s, nodes = run.number("nodes.time_to_ready_s"), run.number("nodes.requested")
     lag_ms = run.number("process.timer_lag_ms.p99")
-    requests = sum(cast("int", row["count"]) for row in run.rows("requests"))
+    requests = sum(each.count for each in run.requests)
     requests = requests or int(run.number("requests_total") or 0)
     running = max((value for _, value in pods(run).get("Running", [])), default=0.0)
     kept = stored(run)
@@ -281,15 +268,10 @@ def _in_ms(value: float) -> str:
     return f"{value:,.0f} ms" if value < 1e4 else f"{value / 1e3:,.1f} s"
 
 
-def _is_error(row: Json) -> bool:
-    return is_failure(str(row["resource"]), cast("int", row["code"]))
-
-
-def _cells(row: Json) -> tuple[object, ...]:
+def _cells(kind: Request) -> tuple[object, ...]:
     """Return a kind of request as a row of a table."""
-    times = cast("dict[str, float | None]", row["ms"])
-    shown = ("-" if (value := times[key]) is None else f"{value:,.1f}" for key in ("p50", "p99"))
-    return (row["verb"], row["resource"], row["code"] or "none", f"{row['count']:,}", *shown)
+    shown = ("-" if (value := kind.ms[key]) is None else f"{value:,.1f}" for key in ("p50", "p99"))
+    return (kind.verb, kind.resource, kind.code or "none", f"{kind.count:,}", *shown)
 
 
 def about_parts(run: RunRecord) -> list[tuple[str, str, Json]]:

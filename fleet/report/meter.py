@@ -5,6 +5,7 @@ import gc
 import resource
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass
 from typing import NamedTuple
 
 import psutil
@@ -30,27 +31,23 @@ SPAN_NS_MIN = 500_000_000
 """Of rates: a phase that begins is shown at once, and CPU is counted in ticks of 10 ms."""
 
 
+@dataclass(eq=False)
 class Meter:
     """Gathers the figures of one run. CPU is counted from its making."""
 
-    def __init__(
-        self,
-        run: RunFigures,
-        counts: FleetCounts,
-        state: Callable[[], HostState],
-        pids: Mapping[str, int],
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        self._run = run
-        self._counts = counts
-        self._state = state
+    _run: RunFigures
+    _counts: FleetCounts
+    _state: Callable[[], HostState]
+    pids: InitVar[Mapping[str, int]]
+    _clock_ns: Callable[[], int] = time.monotonic_ns
+    _rss_bytes: int = 0
+
+    def __post_init__(self, pids: Mapping[str, int]) -> None:
         self._own = psutil.Process()
         self._processes = [psutil.Process(pid) for pid in pids.values()]
-        self._clock_ns = clock_ns
-        self._started_ns = clock_ns()
+        self._started_ns = self._clock_ns()
         self._cpu_before_s = _cpu_s()
-        self._rss_bytes = 0
-        self._before = self._last = self._sample(state(), _latency(counts).buckets)
+        self._before = self._last = self._sample(self._state(), _latency(self._counts).buckets)
         self._burst = 0.0, 0, 0.0  # when it was looked at, pods started by then, the most a second
 
     def elapsed_s(self) -> float:

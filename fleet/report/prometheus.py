@@ -6,7 +6,7 @@ twice. The number of series is bounded: verbs, resources and codes, never nodes 
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -114,25 +114,22 @@ def prometheus_histogram(histogram: Histogram) -> tuple[list[tuple[str, float]],
     return buckets, histogram.sum_us / 1e6
 
 
+@dataclass(eq=False)
 class MetricsServer:
     """Serves `/metrics`, `/healthz` (the loop turns) and `/readyz` (`is_ready`) during a run."""
 
-    def __init__(
-        self,
-        collectors: Iterable[Collector],
-        host: str,
-        port: int,
-        *,
-        is_ready: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._is_ready = is_ready
+    collectors: InitVar[Iterable[Collector]]
+    _host: str
+    _port: int
+    _: KW_ONLY
+    is_ready: Callable[[], bool] = lambda: True
+    _runner: web.AppRunner | None = None
+
+    def __post_init__(self, collectors: Iterable[Collector]) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         for collector in collectors:
             self._registry.register(collector)
-        self._host = host
-        self._port = port
-        self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
         """Listen. Raises SetupError if the port is taken."""
@@ -168,7 +165,7 @@ class MetricsServer:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        if self._is_ready():
+        if self.is_ready():
             return web.Response(text="ok\n")
         return web.Response(status=503, text="not all nodes are Ready\n")
 

@@ -9,22 +9,20 @@ from fleet.errors import Exit, SetupError, UsageError
 from fleet.profile.option_types import margin
 from fleet.report.comparison import Comparison, Row, compare
 from fleet.report.figure import Json
-from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, refused, sentence
+from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, sentence
 from fleet.report.html_report import write_report
 from fleet.report.limits import limited_by, resources
 from fleet.report.printed import printed
 from fleet.report.report import ServiceLevel
 from fleet.report.run_directory import RunRecord, read_run
 from fleet.report.service_levels import INDICATORS, is_asked, words_of_s
-
-
-def _cell(value: object) -> str:
-    return str(value).replace("|", "\\|")
+from fleet.report.summary_text import refused_words
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return lines + [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+    cells = ([str(each).replace("|", "\\|") for each in row] for row in rows)
+    return lines + [f"| {' | '.join(row)} |" for row in cells]
 
 
 def _mark(level: ServiceLevel) -> str:
@@ -41,7 +39,7 @@ def markdown(run: RunRecord) -> str:
     """Return one run for a pull request or a log."""
     lines = [f"## {run.verdict.words}: {run.title}", "", sentence(run), ""]
     lines += [" ".join(limited_by(run, resources(run))), ""]
-    lines += [f"- {each}" for each in filter(None, (refused(run), *run.reasons))]
+    lines += [f"- {each}" for each in filter(None, (refused_words(run.requests), *run.reasons))]
     rows = [
         (
             f"{level.sli} p{level.percentile:g}",
@@ -67,7 +65,7 @@ def as_json(run: RunRecord) -> Json:
         "run": run.name,
         "verdict": run.verdict.value,
         "reasons": run.reasons,
-        "refused": refused(run),
+        "refused": refused_words(run.requests),
         "sentence": sentence(run),
         "limited_by": {
             "sentence": what,

@@ -73,6 +73,19 @@ def _free_directory(path: Path) -> Path:
     return next(each for each in chain((path,), candidates) if not _holds_run(each))
 
 
+def write_whole(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all, and return where it is. Raises SetupError."""
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise SetupError(f"{path}: {error.strerror or error}") from error
+    return path
+
+
 class LineFile:
     """A file of lines, each there whole or not at all."""
 
@@ -163,30 +176,20 @@ class RunDirectory:
     def describe(self, about: Json) -> None:
         """Write what the run is: options, versions, machine. A full disk is reported later."""
         with contextlib.suppress(SetupError):
-            self._write(RUN, orjson.dumps(about, option=orjson.OPT_INDENT_2) + b"\n")
+            write_whole(self.path / RUN, orjson.dumps(about, option=orjson.OPT_INDENT_2) + b"\n")
 
     def finish(self, figures: report.RunFigures) -> Json:
         """Write the summary, whole or not at all, and return it. Raises SetupError."""
         self.close()
         content = report.summary(figures)
-        self._write(SUMMARY, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+        write_whole(self.path / SUMMARY, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
         with contextlib.suppress(SetupError):  # the report has one plot less
-            self._write(HISTOGRAMS, orjson.dumps(report.histograms(figures)))
+            write_whole(self.path / HISTOGRAMS, orjson.dumps(report.histograms(figures)))
         return content
 
     def keep(self, record: Record) -> None:
         """Write the record of this process, whole or not at all. Raises SetupError."""
-        self._write(RECORD, dump(record))
-
-    def _write(self, name: str, content: bytes) -> None:
-        partial = self.path / f".{name}.part"
-        try:
-            partial.write_bytes(content)
-            partial.replace(self.path / name)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink()
-            raise SetupError(f"{self.path / name}: {error.strerror or error}") from error
+        write_whole(self.path / RECORD, dump(record))
 
     def discard(self) -> None:
         """Remove what a run that was refused has written: nothing was measured."""
@@ -211,7 +214,9 @@ Number = int | float  # in this order: a count stays one
 Shares = dict[str, Number | None]
 
 
-class _Request(msgspec.Struct):
+class Request(msgspec.Struct):
+    """A kind of request, as the summary has it."""
+
     verb: str
     resource: str
     code: int
@@ -234,7 +239,7 @@ class _Summary(msgspec.Struct):
     expectations: list[_Expectation] = []
     slis: list[report.ServiceLevel] = []
     phases: list[report.Phase] = []
-    requests: list[_Request] = []
+    requests: list[Request] = []
     shards: list[report.ShardFigures] = []
     slowest_shard: str = ""
 
@@ -250,7 +255,7 @@ class _Line(msgspec.Struct):
     lease: dict[str, Shares | Number | None] | None = None
     pods: dict[str, Shares | Number | None] | None = None
     process: dict[str, Shares | Number | None] | None = None
-    requests: list[_Request] | None = None
+    requests: list[Request] | None = None
     requests_total: Number = 0
 
 
@@ -281,6 +286,7 @@ class RunRecord:
     """Microseconds (the lower end of each bucket) and counts, by figure."""
     levels: list[report.ServiceLevel] = field(default_factory=list)
     phases: list[report.Phase] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     """Of the summary."""
 
     @property
@@ -349,7 +355,8 @@ def read_run(path: Path) -> RunRecord:
         found, about = _checked(_Summary, told, path / SUMMARY), _json(path / RUN)
         _checked(_About, about, path / RUN)
         buckets = _checked(Buckets, _json(path / HISTOGRAMS), path / HISTOGRAMS)
-        return RunRecord(path, told, about, lines, samples, buckets, found.slis, found.phases)
+        of_summary = (found.slis, found.phases, found.requests)
+        return RunRecord(path, told, about, lines, samples, buckets, *of_summary)
     except OSError as error:
         raise UsageError(f"{error.filename or path}: {error.strerror or error}") from error
 

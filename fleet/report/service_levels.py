@@ -197,7 +197,7 @@ def load_objectives(path: Path | None) -> tuple[Objective, ...]:
     if path is None:
         return DEFAULTS
     try:
-        text = read_text(path, FILE_BYTES_MAX, f"is over {FILE_BYTES_MAX >> 20} MiB")
+        text = read_text(path, FILE_BYTES_MAX)
         found = list(yaml_mappings(text, str(path)))
     except UsageError as error:
         raise UsageError(f"--slo {error}") from error

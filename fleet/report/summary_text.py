@@ -8,7 +8,7 @@ from fleet.metrics import Histogram, is_failure, is_refused_renewal, merged
 from fleet.report.figures import AgentFigures, RequestFigures
 from fleet.report.printed import table
 from fleet.report.report import Outcome, RunFigures
-from fleet.report.run_directory import SUMMARY
+from fleet.report.run_directory import SUMMARY, Request
 from fleet.report.service_levels import is_asked, level_words, words
 
 TOP_ROWS = 12
@@ -45,8 +45,7 @@ def _verdict(figures: RunFigures, *, has_colours: bool) -> list[str]:
     if decided.outcome is not Outcome.FAIL:  # levels stand below, met or not, judged or not
         reasons = [each for each in decided.reasons if not each.startswith(NOT_JUDGED)]
         lines += [f"  - {reason}" for reason in reasons]
-    kinds = ((each.verb, each.resource, each.code, each.count) for each in figures.requests)
-    if refused := refused_words(kinds):
+    if refused := refused_words(figures.requests):
         lines.append(f"  {refused}")
     for expectation in figures.expectations:
         mark = MARKS[expectation.is_met]
@@ -56,15 +55,12 @@ def _verdict(figures: RunFigures, *, has_colours: bool) -> list[str]:
     return lines + [_grey(line) if has_colours else line for line in _unjudged(figures)]
 
 
-def refused_words(requests: Iterable[tuple[str, str, int, int]]) -> str:
-    """Say how many requests the server refused, "" for none; renewals first, which cost nodes.
-
-    `requests` are rows of verb, resource, code and count.
-    """
-    counts = [0, 0]
-    for verb, resource, code, count in requests:
-        if code == 429:
-            counts[not is_refused_renewal(verb, resource, code)] += count
+def refused_words(requests: Iterable[RequestFigures | Request]) -> str:
+    """Say how many requests the server refused, "" for none; renewals first, which cost nodes."""
+    counts: list[float] = [0, 0]
+    for each in requests:
+        if each.code == 429:
+            counts[not is_refused_renewal(each.verb, each.resource, each.code)] += each.count
     kinds = ("renewals of Leases", f"{'other ' if counts[0] else ''}requests")
     found = [f"{count:,} {kind}" for count, kind in zip(counts, kinds, strict=True) if count]
     return f"the API server REFUSED {' and '.join(found)} (429)" if found else ""

@@ -23,7 +23,7 @@ from fleet.cluster.leftovers import (
 )
 from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError, UsageError
-from fleet.scenario.scenario import Manifest, Named, pods_of
+from fleet.scenario.scenario import Manifest, Named, metadata_of, pods_of
 
 CLAIMS = "persistentvolumeclaims"
 GONE_WITHIN_S = 120.0
@@ -43,8 +43,7 @@ class Place(NamedTuple):
 
     def namespace(self, manifest: Manifest) -> str:
         """Return the namespace of an object, "" for none."""
-        metadata = manifest["metadata"]
-        assert isinstance(metadata, dict), metadata
+        metadata = metadata_of(manifest)
         return str(metadata.get("namespace") or "default") if self.is_namespaced else ""
 
     def path(self, namespace: str) -> str:
@@ -80,8 +79,7 @@ class Applied:
         Raises UsageError with the server's words if it is refused, or exists and is not ours.
         """
         body = wanted.document()
-        metadata = body["metadata"]
-        assert isinstance(metadata, dict), metadata
+        metadata: Json = metadata_of(body)
         place = await self._place(body)
         namespace = place.namespace(body)
         where = place.path(namespace)

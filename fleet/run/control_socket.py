@@ -243,11 +243,6 @@ def order_of(kind: str, given: Mapping[str, object]) -> Json:
     return order
 
 
-async def inject(directory: Path | None, order: Json) -> Json:
-    """Have a run do it; return its answer, with what to print as `told`."""
-    return await ask(find_run(directory), order)
-
-
 async def heal(directory: Path | None, what: str, *, is_all: bool) -> Json | list[Json]:
     """Heal faults of a run; without a word which ones, return the list of what is on."""
     if what and is_all:

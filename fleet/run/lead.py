@@ -22,7 +22,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 
 import msgspec
 
@@ -98,31 +98,30 @@ class Standing(msgspec.Struct, kw_only=True):
     hits: dict[int, int] = {}  # by fault of the plan, how many nodes
 
 
+@dataclass(eq=False)
 class Leader:
-    """The first shard: it writes the plan and knows how the others stand."""
+    """The first shard: it writes the plan and knows how the others stand.
 
-    def __init__(
-        self,
-        lease: RunLease,
-        api: Api,
-        *,
-        is_played: bool = False,
-        now_s: Callable[[], float] = time.time,
-    ) -> None:
-        """Begin with the plan that the Lease has of an earlier start of this shard."""
-        self._lease = lease
-        self._api = api
-        self.now_s = now_s
-        text = lease.notes.get(PLAN_ANNOTATION, "")
+    It begins with the plan that the Lease has of an earlier start of this shard.
+    """
+
+    _lease: RunLease
+    _api: Api
+    _: KW_ONLY
+    is_played: InitVar[bool] = False
+    now_s: Callable[[], float] = time.time
+    standings: list[Standing] = field(default_factory=list)
+    """Of the other shards that live."""
+    _is_whole: bool = False  # each shard with a Lease stands
+    _looked: int = -1  # at the others, when that version had been written
+    _written: int = 0  # followers are to know a plan before its first fault begins
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self, is_played: bool) -> None:
+        text = self._lease.notes.get(PLAN_ANNOTATION, "")
         plan = msgspec.json.decode(text, type=Plan) if text else None
-        self.plan = plan if plan and not plan.is_over else Plan(made_s=now_s(), version=1)
+        self.plan = plan if plan and not plan.is_over else Plan(made_s=self.now_s(), version=1)
         self.plan.is_played = is_played
-        self.standings: list[Standing] = []
-        """Of the other shards that live."""
-        self._is_whole = False  # each shard with a Lease stands
-        self._looked = -1  # at the others, when that version had been written
-        self._written = 0  # followers are to know a plan before its first fault begins
-        self._changed = asyncio.Event()
 
     def change(self) -> None:
         """Have the plan written that was changed."""

@@ -83,11 +83,11 @@ class NodeKeeper:
             self._api,
             ObjectWatch(1, NODE_LEASES),
             Draws(settings.seed),
-            keeps=lambda lease: self._served.get(lease["metadata"]["name"]) is not None,
+            keeps=lambda lease: lease["metadata"]["name"] in self._served.by_name,
             on_change=self._on_lease,
             on_synced=lambda: None,
         )
-        self._known = {name: node.uid for name, node in self._served.items()}
+        self._known = {name: node.uid for name, node in self._served.by_name.items()}
         self._new.clear()
         self._waiting.clear()
         self._unsure = 0
@@ -114,7 +114,7 @@ class NodeKeeper:
 
     def _on_synced(self) -> None:
         """Leave what went while nobody looked."""
-        for name in self._served.names():
+        for name in tuple(self._served.by_name):
             if name not in self._informer.objects:
                 self._leave(name)
         self._woken.set()
@@ -123,10 +123,9 @@ class NodeKeeper:
         self._known.pop(name, None)
         self._new.pop(name, None)
         self._waiting.pop(name, None)
-        if self._served.get(name) is None:
-            return
-        self._host.leave(name)
-        self._on_left(name)
+        if name in self._served.by_name:
+            self._host.leave(name)
+            self._on_left(name)
 
     def _on_left(self, name: str) -> None:
         """Give the place of a Node that was served to the next one."""
@@ -207,7 +206,7 @@ class NodeKeeper:
         """See whether all of the first Nodes are decided about."""
         is_open = self._unsure or self._new or not self._informer.is_synced
         if not (is_open or self.is_settled.is_set()):
-            self._host.readiness.aim(len(self._served))
+            self._host.readiness.aim(len(self._served.by_name))
             self.is_settled.set()
 
     async def _decide(

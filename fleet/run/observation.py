@@ -163,7 +163,7 @@ class Observation:
         """Return what this process has measured so far; `settings` are those of all processes."""
         now_s, player = self._meter.elapsed_s(), self._player
         part = self._longest(now_s)
-        played = player.phases() if player is not None else []
+        played = player.phases if player is not None else []
         phases = [*self._phases(part, self._over_s or now_s), *played, *self._faults.phases()]
         is_ready = self._first_s is not None and not settings.is_on_dashboard
         own = self._node_host.settings
@@ -178,7 +178,7 @@ class Observation:
             figures=replace(figures, phases=phases, controlplane=self._cost()),
             evidence=self._evidence(part),
             objectives=self._objectives,
-            waited=tuple(player.expectations()) if player is not None else (),
+            waited=tuple(player.expectations) if player is not None else (),
             about=about,
         )
 

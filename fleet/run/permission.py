@@ -15,6 +15,7 @@ from fleet.cluster.daemonsets import FAKE_KEY, NodeShape
 from fleet.cluster.identity import who_fleet_is
 from fleet.cluster.managed import matching_names, not_opted_in, opted_in
 from fleet.cluster.ownership import RUN_LABEL
+from fleet.cluster.rbac import node_names
 from fleet.errors import UsageError
 from fleet.k8s.well_known import OPT_IN_LABEL
 from fleet.profile.loader import NodeMix
@@ -87,7 +88,7 @@ async def may_load(
     await preflight.confirm(facts, confirmed=confirmed, ask=ask, notice=notice)
     display.start()
     if not selector:
-        facts.check_names(_names(settings))
+        facts.check_names(node_names(settings))
     return facts
 
 
@@ -151,16 +152,7 @@ def _loads(settings: Settings, run_id: str, player: ScenarioPlayer | None) -> It
 def _names_of_run(settings: Settings) -> Iterator[str]:
     """Yield the names of all nodes that the run may have, in all its shards."""
     if settings.shard is None:
-        yield from _names(settings)
+        yield from node_names(settings)
         return
     for shard in range(settings.shards_wanted // settings.processes):
-        yield from _names(settings.model_copy(update={"shard": shard}).of_total())
-
-
-def _names(settings: Settings) -> Iterator[str]:
-    """Yield the names of all nodes that the run may ever have, in all its processes."""
-    if settings.processes == 1:
-        yield from settings.node_names()
-        return
-    for number in range(settings.processes):
-        yield from settings.share(number).node_names()
+        yield from node_names(settings.model_copy(update={"shard": shard}).of_total())

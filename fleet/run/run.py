@@ -34,6 +34,7 @@ from fleet.host.machine import Load, available_bytes, check_memory, check_ports,
 from fleet.host.node_certificates import Bootstrap, open_bootstrap
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings, keep_live, sibling_arguments
+from fleet.host.static_pods import run_static_sources
 from fleet.profile.loader import NodeMix, mix_of
 from fleet.profile.settings import ServeMode, Settings
 from fleet.quantity import format_duration
@@ -86,9 +87,7 @@ class Run:
         player: ScenarioPlayer | None = None,
     ) -> None:
         self._whole = settings  # of all processes of the run
-        if settings.processes > 1:
-            settings = settings.share(0)
-        self._settings = settings
+        self._settings = settings = settings.shares()[0]
         self._siblings: Siblings | None = None
         self._display = display or Display(is_quiet=settings.quiet)
         self._ask = ask  # None without a terminal
@@ -109,13 +108,13 @@ class Run:
             watches="per-node" if settings.has_own_watches else "shared",
             how_longer=how_longer(settings, has_scenario=player is not None),
         )
-        self._interrupts = Interrupts()
-        self._stop = self._interrupts.stop
+        self.interrupts = Interrupts()
+        self._stop = self.interrupts.stop
         self._background = Background(self._end_for)
         self._failure: FleetError | None = None
         self._target = Target(settings, self._display, self._on_death)
-        self._ending = Ending(
-            self._whole, self._run_id, self._target, self._interrupts, self._figures, self._display
+        self.ending = Ending(
+            self._whole, self._run_id, self._target, self.interrupts, self._figures, self._display
         )
         self._is_led = player is not None and settings.follows  # by the shard that plays it
         self._player = player = None if self._is_led else player
@@ -154,7 +153,7 @@ class Run:
             for line in self._mix.warnings:
                 self._display.note(line)
         try:
-            with self._interrupts.taken():
+            with self.interrupts.taken():
                 code = await self._run_in()
         except (FleetError, OSError):
             if not self._has_begun:
@@ -170,7 +169,7 @@ class Run:
             records = read_records(directory.path) | records
         figures = judged([*records.values()], restarts, is_whole=self._whole.shard is None)
         ended = exit_code_of(figures, code)
-        outcome = RunOutcome(figures, directory.path, ended, self._ending.next_steps())
+        outcome = RunOutcome(figures, directory.path, ended, self.ending.next_steps())
         try:
             directory.keep(own)
             directory.finish(figures)
@@ -227,11 +226,11 @@ class Run:
             ):
                 return await self._run_on()
         except asyncio.CancelledError:
-            if not self._interrupts.is_early:
+            if not self.interrupts.is_early:
                 raise
             what = "what was created is removed" if self._has_begun else "nothing was created"
             is_left = self._figures.invalid_reasons or (self._has_begun and self._settings.keep)
-            told = self._ending.left_behind() if is_left else f"interrupted; {what}"
+            told = self.ending.left_behind() if is_left else f"interrupted; {what}"
             raise RunInterruptedError(told) from None
         finally:
             await self._background.stop()
@@ -239,7 +238,7 @@ class Run:
     def _on_death(self, death: ComponentDeath) -> None:
         """End the run: a component of its control plane is gone, though nobody stopped it."""
         self._display.note(str(death))
-        self._ending.invalidate(f"{death.component} ended while the run was on")
+        self.ending.invalidate(f"{death.component} ended while the run was on")
         self._stop.set()
 
     def _give_up(self, error: FleetError) -> None:
@@ -251,7 +250,7 @@ class Run:
     def _end_for(self, reason: str) -> None:
         """End the run: a task failed that it cannot go on without."""
         self._display.note(f"the run ends: {reason}")
-        self._ending.invalidate(reason)
+        self.ending.invalidate(reason)
         self._stop.set()
 
     # ---- the run ----
@@ -328,8 +327,8 @@ class Run:
 
     async def _settle(self, cluster: Cluster, lease: RunLease) -> None:
         """Remove the nodes or leave them, and keep what they measured."""
-        await self._ending.settle(cluster, lease)
-        if self._records is not None and not self._interrupts.is_second:
+        await self.ending.settle(cluster, lease)
+        if self._records is not None and not self.interrupts.is_second:
             await self._records.keep(self._record(is_over=True))
 
     async def _keep_nodes(
@@ -376,7 +375,7 @@ class Run:
         self._background.keep("the time series", self._sample)
         self._start_background_tasks()
         garbage.begin()
-        self._interrupts.is_preparing = False
+        self.interrupts.is_preparing = False
         node_host.start()
         try:
             # The first process of a run answers for all of them.
@@ -414,7 +413,7 @@ class Run:
         await self._background.stop()
         await self._node_host.last_answers()
         self._meter.count_requests()
-        self._ending.judge(self._node_host, self._cluster, self._background.reasons())
+        self.ending.judge(self._node_host, self._cluster, self._background.reasons())
         await self._node_host.close()
 
     def _open_faults(self, meter: Meter) -> FaultControl:
@@ -450,13 +449,13 @@ class Run:
             self._stop.set()
 
         def stop_early(reason: str) -> None:
-            self._ending.stop_early(reason, cluster)
+            self.ending.stop_early(reason, cluster)
             self._stop.set()
 
         keep("the renewal of credentials", node_host.refresh_credentials)
         keep("the Lease of the run", keep_lease, tries_max=LEASE_TRIES_MAX)
         keep("what keeps nodes from registering", lambda: tell_unregistered(node_host, note))
-        keep("static pods", node_host.read_static_sources)
+        keep("static pods", lambda: run_static_sources(node_host.static_sources))
         if (labels := node_host.admin_labels) is not None:
             api = cluster.api("labels", patience_s=60.0)
             keep("labels of Nodes", lambda: labels.run(api, note))
@@ -480,13 +479,13 @@ class Run:
         self._tell_use()
         if self._is_led:
             self._background.keep("the end of the scenario", self._end_as_led)
-        await self._interrupts.until_stopped(self._observation.begun())
+        await self.interrupts.until_stopped(self._observation.begun())
         lacking = await bring_up(
             self._node_host,
             self._cluster,
             self._whole,
             self._siblings,
-            self._interrupts,
+            self.interrupts,
             self._background,
             self._display,
         )
@@ -501,9 +500,9 @@ class Run:
             if self._player is not None:
                 rest = self._whole.nodes_of_run - self._settings.nodes
                 self._display.phase("waiting for the other shards")
-                await self._interrupts.until_stopped(self._leader.wait_ready(rest))
+                await self.interrupts.until_stopped(self._leader.wait_ready(rest))
         if self._player is None or not self._player.prepares:
-            await self._interrupts.until_stopped(self._observation.steady())
+            await self.interrupts.until_stopped(self._observation.steady())
         self._display.phase("running")
         self._open_scaling()
         if settings.command:
@@ -521,7 +520,7 @@ class Run:
         assert self._follower is not None
         await self._follower.is_over.wait()
         if self._follower.lost:
-            self._ending.lacks(self._follower.lost)
+            self.ending.lacks(self._follower.lost)
         self._stop.set()
 
     def _open_scaling(self) -> None:
@@ -553,14 +552,14 @@ class Run:
             lead,
         )
         try:
-            await self._interrupts.until_stopped(player.play(stage))
+            await self.interrupts.until_stopped(player.play(stage))
         finally:
             # A control plane of the run's own takes all objects with it.
             if not self._target.is_own and (problem := await player.clean_up(stage)):
                 self._display.note(problem)
-                self._ending.invalidate(problem)
+                self.ending.invalidate(problem)
         if unplayed := player.unplayed():
-            self._ending.lacks(unplayed)
+            self.ending.lacks(unplayed)
 
     async def _serve_dashboard(self, adopted: int, sampler: ControlPlaneSampler | None) -> None:
         """Have as many nodes as the dashboard wants, until it or Ctrl-C ends the run."""
@@ -589,7 +588,7 @@ class Run:
         )
         if self._follower is not None:
             self._follower.is_up = True  # for faults: it is never known to have all its nodes
-        leaves_nodes = partial(self._ending.leaves_nodes, self._lease)
+        leaves_nodes = partial(self.ending.leaves_nodes, self._lease)
         await run.run(self._stop, self._display.note, self._siblings, leaves_nodes)
 
     async def _start_siblings(self, settings: Settings) -> None:
@@ -696,15 +695,6 @@ class Run:
             if news := self._directory.sample(self._meter.figures()):
                 self._display.note(news)
             if self._whole.run_id:  # others may share the run; one that is killed loses a frame
-                with contextlib.suppress(OSError, SetupError):  # the series reports a full disk
+                with contextlib.suppress(SetupError):  # the series reports a full disk
                     keep_live(self._directory.path, live)
                     self._directory.keep(self._record())
-
-    @property
-    def was_interrupted_twice(self) -> bool:
-        """Return whether the user would not wait for the end."""
-        return self._interrupts.is_second
-
-    def left_behind(self) -> str:
-        """Say what a run that was interrupted has left, and how to remove it."""
-        return self._ending.left_behind()

@@ -12,7 +12,7 @@ once.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -57,28 +57,26 @@ class Stage(NamedTuple):
     lead: Leader | None = None  # of a run that has several shards
 
 
+@dataclass(eq=False)
 class ScenarioPlayer:
     """One scenario of a run; see the top of this file. Raises UsageError for a bad manifest."""
 
-    def __init__(
-        self,
-        scenario: scenario.Scenario,
-        origin: Path,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._scenario = scenario
+    _scenario: scenario.Scenario
+    _origin: Path
+    _: KW_ONLY
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    phases: list[Phase] = field(default_factory=list)
+    expectations: list[Expectation] = field(default_factory=list)
+    """What was waited for, and whether it came."""
+    _is_over: bool = False
+    _waits_for: str = ""  # what it is, and how far it has come
+
+    def __post_init__(self) -> None:
         self._manifests = {
-            id(each): each.manifests(origin)
-            for phase in scenario.spec.phases
+            id(each): each.manifests(self._origin)
+            for phase in self._scenario.spec.phases
             for each in (*phase.apply, *phase.churn)
         }
-        self._origin = origin
-        self._sleep = sleep
-        self._phases: list[Phase] = []
-        self._expectations: list[Expectation] = []
-        self._is_over = False
-        self._waits_for = ""  # what it is, and how far it has come
 
     def place(self, placement: Placement) -> None:
         """Keep the pods of all objects on some nodes.
@@ -112,19 +110,12 @@ class ScenarioPlayer:
         """Return whether its first phases belong to the bring-up."""
         return self._scenario.spec.prepared > 0
 
-    def phases(self) -> list[Phase]:
-        return self._phases
-
-    def expectations(self) -> list[Expectation]:
-        """Return what was waited for, and whether it came."""
-        return self._expectations
-
     def progress(self, now_s: float) -> str:
         """Return which phase is played, how long it has been, and what it waits for."""
-        number = len(self._phases)
-        if not number or self._phases[-1].until_s is not None:
+        number = len(self.phases)
+        if not number or self.phases[-1].until_s is not None:
             return ""
-        phase, for_s = self._scenario.spec.phases[number - 1], now_s - self._phases[-1].from_s
+        phase, for_s = self._scenario.spec.phases[number - 1], now_s - self.phases[-1].from_s
         words = f"phase {number} of {len(self._scenario.spec.phases)}, {phase.name}"
         if self._waits_for:
             return f"{words}: {self._waits_for}"
@@ -133,7 +124,7 @@ class ScenarioPlayer:
 
     def unplayed(self) -> str:
         """Return what has not been played of it, "" if it is over."""
-        done = len(self._phases) - (not self._is_over and bool(self._phases))
+        done = len(self.phases) - (not self._is_over and bool(self.phases))
         left = [each.name for each in self._scenario.spec.phases[done:]]
         if self._is_over or not left:
             return ""
@@ -158,9 +149,9 @@ class ScenarioPlayer:
         if stage.lead is None or not stage.lead.plan.phases:
             return 0
         plan, origin_s = stage.lead.plan, stage.lead.now_s() - stage.elapsed_s()
-        self._phases = [_shifted(each, -origin_s) for each in plan.phases]
-        self._expectations = [*plan.waited]
-        first = len(self._phases) - 1
+        self.phases = [_shifted(each, -origin_s) for each in plan.phases]
+        self.expectations = [*plan.waited]
+        first = len(self.phases) - 1
         stage.note(f"going on with phase {plan.phases[-1].name}, as an earlier process left it")
         phases = self._scenario.spec.phases[: first + 1]
         applied = [
@@ -186,8 +177,8 @@ class ScenarioPlayer:
         """Have the plan say what was played, for another start of this shard."""
         if (lead := stage.lead) is not None:
             origin_s = lead.now_s() - stage.elapsed_s()
-            lead.plan.phases = [_shifted(each, origin_s) for each in self._phases]
-            lead.plan.waited = [*self._expectations]
+            lead.plan.phases = [_shifted(each, origin_s) for each in self.phases]
+            lead.plan.waited = [*self.expectations]
             lead.change()
 
     async def clean_up(self, stage: Stage) -> str:
@@ -204,12 +195,12 @@ class ScenarioPlayer:
         return ""
 
     async def _play(self, number: int, phase: scenario.PhaseSpec, stage: Stage) -> None:
-        if number == len(self._phases):
-            self._phases.append(Phase(name=phase.name, from_s=stage.elapsed_s()))
+        if number == len(self.phases):
+            self.phases.append(Phase(name=phase.name, from_s=stage.elapsed_s()))
             if stage.lead is not None:
                 stage.lead.plan.begun = []
             self._tell(stage)
-        begun_s = self._phases[number].from_s
+        begun_s = self.phases[number].from_s
         spent_s = stage.elapsed_s() - begun_s
         stage.phase(_words(phase))
         stage.note(f"phase {_words(phase)}")
@@ -219,7 +210,7 @@ class ScenarioPlayer:
             asyncio.ensure_future(self._inject(_place(phase, number, at), at, fault, on, stage))
             for at, fault in enumerate(scenario.faults_of(phase, number, seed))
         ]
-        rest = asyncio.ensure_future(self._sleep(max(phase.duration_ns / 1e9 - spent_s, 0)))
+        rest = asyncio.ensure_future(self.sleep(max(phase.duration_ns / 1e9 - spent_s, 0)))
         applied = [asyncio.ensure_future(self._apply(number, each, stage)) for each in phase.apply]
         churned = [
             asyncio.ensure_future(self._churn(number, each, spent_s, stage)) for each in phase.churn
@@ -236,24 +227,24 @@ class ScenarioPlayer:
                 await self._wait(phase.name, phase.until, since_s, missing, stage)
         finally:
             await give_up(*work)
-            self._phases[-1] = Phase(name=phase.name, from_s=begun_s, until_s=stage.elapsed_s())
+            self.phases[-1] = Phase(name=phase.name, from_s=begun_s, until_s=stage.elapsed_s())
 
     async def _inject(
         self, where: str, at: int, fault: scenario.PhaseFault, on: list[int], stage: Stage
     ) -> None:
         """Let a fault begin when it is due; those that the phase ends are added to `on`."""
-        lasts_ns, of = fault.duration_ns, f"{len(self._phases) - 1}/{at}"
+        lasts_ns, of = fault.duration_ns, f"{len(self.phases) - 1}/{at}"
         if stage.lead is not None and of in (plan := stage.lead.plan).begun:
             left = [each.number for each in plan.faults if each.of == of]
             on += left if lasts_ns is None and not fault.is_instant else []
             return
-        due_s = self._phases[-1].from_s + fault.at_ns / 1e9 - stage.elapsed_s()
+        due_s = self.phases[-1].from_s + fault.at_ns / 1e9 - stage.elapsed_s()
         if lasts_ns is not None and due_s < 0:  # for the rest of its time
             lasts_ns += round(due_s * 1e9)
             if lasts_ns <= 0:
                 stage.note(f"{where}: it was to be while no process played the scenario")
                 return
-        await self._sleep(max(due_s, 0))
+        await self.sleep(max(due_s, 0))
         try:
             begun = await stage.faults.inject(fault.fault(), lasts_ns, of)
         except UsageError as error:
@@ -269,11 +260,11 @@ class ScenarioPlayer:
         start, and if the phase is to wait until pods are Ready, nothing more is created: return how
         many pods are missing then.
         """
-        phase, begun_s = self._scenario.spec.phases[number], self._phases[number].from_s
+        phase, begun_s = self._scenario.spec.phases[number], self.phases[number].from_s
         until, missing = phase.until, 0
         until_ns = until.timeout_ns if until is not None else scenario.TIMEOUT_NS
         until_s = begun_s + (phase.duration_ns + until_ns) / 1e9
-        await self._sleep(max(begun_s + spec.at_ns / 1e9 - stage.elapsed_s(), 0))
+        await self.sleep(max(begun_s + spec.at_ns / 1e9 - stage.elapsed_s(), 0))
         count = spec.copies(self._manifests[id(spec)], stage.nodes)
         by_node = spec.pods_per_node is not None
         is_awaited = by_node and until is not None and until.condition == "PodsReady"
@@ -291,7 +282,7 @@ class ScenarioPlayer:
             created = await self._create(number, spec, copy, stage, is_only=count == 1)
             for each in created if by_node else ():
                 while stage.elapsed_s() < until_s and not await stage.applied.is_ready(each):
-                    await self._sleep(PODS_POLL_S)
+                    await self.sleep(PODS_POLL_S)
 
         await self._paced(copies(), spec.rate, act, stage)
         return missing
@@ -316,7 +307,7 @@ class ScenarioPlayer:
         try:
             async with asyncio.TaskGroup() as group:
                 for at, number in enumerate(numbers):
-                    await self._sleep(max(begun_s + at / rate - stage.elapsed_s(), 0))
+                    await self.sleep(max(begun_s + at / rate - stage.elapsed_s(), 0))
                     await free.acquire()
                     group.create_task(one(number))
         except ExceptionGroup as errors:
@@ -337,14 +328,14 @@ class ScenarioPlayer:
         """Create objects at a rate until the phase is over, each for its lifetime."""
         made, rate = 0, spec.per_second(stage.nodes)
         first = int(spent_s * rate)  # names before it are an earlier process's
-        phase, begun_s = self._scenario.spec.phases[number], self._phases[number].from_s
+        phase, begun_s = self._scenario.spec.phases[number], self.phases[number].from_s
         ends_s = begun_s + phase.duration_ns / 1e9
         free = asyncio.Semaphore(AT_ONCE_MAX)
         alive = asyncio.TaskGroup()
 
         async def live(created: list[Created]) -> None:
             left_s = ends_s - stage.elapsed_s()
-            await self._sleep(max(min(spec.lifetime_ns / 1e9, left_s), 0))
+            await self.sleep(max(min(spec.lifetime_ns / 1e9, left_s), 0))
             async with free:
                 for each in created:
                     await stage.applied.delete(each)
@@ -378,7 +369,7 @@ class ScenarioPlayer:
         while ready < wanted and (took_s := stage.elapsed_s() - begun_s) < limit_s:
             left = f"gives up in {clock(limit_s - took_s)}"
             self._waits_for = f"{ready:,} of {wanted:,} {what} Ready, {left}"
-            await self._sleep(POLL_S if what == "nodes" else PODS_POLL_S)
+            await self.sleep(POLL_S if what == "nodes" else PODS_POLL_S)
             ready, wanted = await self._ready(until, missing, stage)
         self._waits_for = ""
         took_s = stage.elapsed_s() - begun_s
@@ -386,7 +377,7 @@ class ScenarioPlayer:
         told = f"{ready} of {wanted} {what} Ready after {took_s:.1f} s"
         limit = format_duration(until.timeout_ns)
         expectation = Expectation(f"{name}: {until.condition} within {limit}", is_met, told)
-        self._expectations.append(expectation)
+        self.expectations.append(expectation)
         self._tell(stage)
         stage.note(f"phase {name}: {told}")
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fleet.cluster.daemonsets import FAKE_KEY, FAKE_TAINT, tolerates
 from fleet.errors import UsageError
-from fleet.scenario.scenario import Manifest
+from fleet.scenario.scenario import Manifest, metadata_of
 
 Json = dict[str, Any]
 
@@ -55,7 +55,8 @@ class Placement(NamedTuple):
         UsageError for an object of which fleet cannot say where its pods would run.
         """
         made = copy.deepcopy(manifest)
-        about = f"{manifest['kind']} ({manifest['apiVersion']}) {_name_of(manifest)}"
+        name = metadata_of(manifest)["name"]
+        about = f"{manifest['kind']} ({manifest['apiVersion']}) {name}"
         kind = (group_of(manifest), str(manifest["kind"]))
         if kind == ("", "Binding"):
             raise UsageError(f"{about}: a Binding sends a pod to a node past the scheduler; {OUT}")
@@ -161,9 +162,3 @@ def group_of(manifest: Manifest) -> str:
     """Return the API group of an object, "" for the core."""
     group, slash, _version = str(manifest.get("apiVersion", "")).rpartition("/")
     return group if slash else ""
-
-
-def _name_of(manifest: Manifest) -> str:
-    metadata = manifest["metadata"]
-    assert isinstance(metadata, dict), metadata
-    return str(metadata["name"])

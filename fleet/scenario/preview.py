@@ -34,6 +34,7 @@ from fleet.scenario.scenario import (
     PhaseSpec,
     Scenario,
     faults_of,
+    metadata_of,
     pods_of,
 )
 
@@ -96,9 +97,7 @@ def _lines(phase: PhaseSpec, faults: Iterable[PhaseFault], nodes: int) -> Iterat
 def what_of(spec: ManifestSpec) -> str:
     if spec.manifest is None:
         return spec.file
-    metadata = spec.manifest["metadata"]
-    assert isinstance(metadata, dict), metadata
-    return f"{spec.manifest['kind']} {metadata['name']}"
+    return f"{spec.manifest['kind']} {metadata_of(spec.manifest)['name']}"
 
 
 def rate_words(rate: float) -> str:
@@ -137,7 +136,7 @@ def demand(scenario: Scenario, origin: Path, nodes: int) -> list[str]:
     lines: dict[tuple[str, str, str], tuple[int, str]] = {}
     for phase in scenario.spec.phases:
         for part, manifest, count in _parts(phase, origin, nodes):
-            metadata: Json = manifest["metadata"]  # type: ignore[assignment]
+            metadata = metadata_of(manifest)
             key = (
                 str(manifest["kind"]),
                 str(metadata.get("namespace", "default")),
@@ -165,8 +164,7 @@ def _parts(
 
 def _line(manifest: Manifest, copies: int, paths: Sequence[str], nodes: int) -> tuple[int, str]:
     """Return how many pods copies of an object make at a time, and the words for them."""
-    metadata: Json = manifest["metadata"]  # type: ignore[assignment]
-    text = f"{copies:,} x {manifest['kind']} {metadata['name']}"
+    text = f"{copies:,} x {manifest['kind']} {metadata_of(manifest)['name']}"
     specs = pod_specs(manifest, paths)
     each = _pods_at_a_time(manifest, nodes)
     if not specs and not each:

@@ -56,7 +56,7 @@ class ManifestSpec(Spec):
         if self.manifest is not None:
             return [self.manifest]
         path = origin.parent / self.file
-        text = read_text(path, FILE_BYTES_MAX, f"is over {FILE_BYTES_MAX >> 20} MiB")
+        text = read_text(path, FILE_BYTES_MAX)
         try:
             found = cast(
                 "list[Manifest]", [each for each in read_documents(text) if each is not None]
@@ -135,9 +135,7 @@ class Named(NamedTuple):
     def document(self) -> Manifest:
         """Return the object as it is sent, a copy."""
         made = copy.deepcopy(self.manifest)
-        metadata = made["metadata"]
-        assert isinstance(metadata, dict), metadata
-        metadata["name"] = self.name
+        metadata_of(made)["name"] = self.name
         return made
 
 
@@ -155,15 +153,17 @@ def check(manifest: object) -> None:
         raise ValueError("Nodes are those of nodePools; no manifest makes one")
 
 
+def metadata_of(manifest: Manifest) -> dict[str, object]:
+    """Return the metadata of an object that `check` has seen."""
+    metadata = manifest["metadata"]
+    assert isinstance(metadata, dict), metadata
+    return metadata
+
+
 def named(manifests: list[Manifest], number: int, *, is_only: bool) -> list[Named]:
     """Return the objects of the number-th copy of some manifests; the only one keeps its name."""
-    found = []
-    for each in manifests:
-        metadata = each["metadata"]
-        assert isinstance(metadata, dict), metadata
-        name = str(metadata["name"])
-        found.append(Named(each, name if is_only else f"{name}-{number:05d}"))
-    return found
+    end = "" if is_only else f"-{number:05d}"
+    return [Named(each, f"{metadata_of(each)['name']}{end}") for each in manifests]
 
 
 def pods_of(manifest: Manifest) -> int:
@@ -339,22 +339,18 @@ class Scenario(Spec):
         return sum(pool.replicas for pool in self.spec.node_pools)
 
     @property
+    def _fault_types(self) -> set[FaultType]:
+        return {fault.type for each in self.spec.phases for fault in each.all_faults}
+
+    @property
     def cuts_off(self) -> bool:
         """Whether nodes need connections of their own."""
-        return any(
-            fault.type is FaultType.PARTITION
-            for each in self.spec.phases
-            for fault in each.all_faults
-        )
+        return FaultType.PARTITION in self._fault_types
 
     @property
     def stops_components(self) -> bool:
         """Whether it takes a control plane of the run's own."""
-        return any(
-            FAULTS[fault.type].of_control_plane
-            for each in self.spec.phases
-            for fault in each.all_faults
-        )
+        return any(FAULTS[each].of_control_plane for each in self._fault_types)
 
     def profiles(self, origin: Path) -> tuple[str, ...]:
         """Return the pools as `--profile` has them; files lie next to the scenario."""
@@ -382,8 +378,7 @@ def find(source: str) -> Path:
 
 def load(path: Path) -> Scenario:
     """Read a scenario. Raises UsageError in one line."""
-    too_long = f"is over {FILE_BYTES_MAX >> 20} MiB"
-    return parse(read_text(path, FILE_BYTES_MAX, too_long), str(path))
+    return parse(read_text(path, FILE_BYTES_MAX), str(path))
 
 
 def parse(text: str, origin: str) -> Scenario:

@@ -240,12 +240,12 @@ def test_faults_reach_every_shard_and_a_scenario_outlives_its_leader() -> None:
             slow = found["SlowLink"][1] or 0.0  # its time was over while nobody led
             assert 91 < slow - begun_s < 119
             assert skew[1] == pytest.approx(begun_s + 150, abs=3.0)
-        phases = [(each.name, each.until_s is not None) for each in again.player.phases()]
+        phases = [(each.name, each.until_s is not None) for each in again.player.phases]
         assert phases == [("steady", True), ("outage", True), ("recovery", True)]
-        steady, outage, _ = again.player.phases()
+        steady, outage, _ = again.player.phases
         assert outage.until_s is not None
         assert outage.until_s - steady.from_s == pytest.approx(150, abs=3.0)
-        assert [each.is_met for each in again.player.expectations()] == [True]
+        assert [each.is_met for each in again.player.expectations] == [True]
 
     cluster.play(4, play)
 

@@ -81,7 +81,7 @@ def test_what_came_before_a_run_is_dropped() -> None:
     counts = FleetCounts()
     stats = LocustStats(counts, epoch_s=1000.0)
     counts.requests.record(NODES, 201, 1_000)
-    stats.drop(1001.0)
+    stats.report(1001.0)
     assert stats.report(1002.0)["stats"] == []
 
 

@@ -18,7 +18,6 @@ from fleet.run.control_socket import (
     ask,
     find_run,
     heal,
-    inject,
     open_socket,
     order_of,
     process_mark,
@@ -218,7 +217,7 @@ async def test_answers_are_shown_in_lines(tmp_path: Path) -> None:
         return {"active": [{**each, "left_s": 7.6}, {**each, "number": 12, "left_s": None}]}
 
     async with open_socket(tmp_path, answer):
-        assert await inject(tmp_path, {"do": "inject"}) == {"told": "inject it"}
+        assert await ask(tmp_path, {"do": "inject"}) == {"told": "inject it"}
         assert await heal(tmp_path, "3", is_all=False) == {"told": "heal it"}
         assert await heal(tmp_path, "", is_all=True) == {"told": "heal it"}
         active = await heal(tmp_path, "", is_all=False)

@@ -126,7 +126,7 @@ class Host:
         self.story.append(f"leave {name}")
 
     def lose(self, name: str, why: str) -> None:
-        served = self.managed.get(name)
+        served = self.managed.by_name.get(name)
         assert served is not None
         assert self.managed.on_lost is not None
         self.leave(name)
@@ -218,7 +218,7 @@ def test_a_keeper_that_begins_anew_serves_nobody_twice() -> None:
             del api.nodes["n-0"]
             return
         assert await keeping.go_on() == ["leave n-0"]
-        assert keeping.host.managed.names() == ("n-1",)
+        assert [*keeping.host.managed.by_name] == ["n-1"]
 
     play(story, runs=2)
 

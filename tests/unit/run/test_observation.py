@@ -147,7 +147,7 @@ def test_the_longest_of_several_numbers_of_nodes_is_judged(run: Watched) -> None
 
 def test_pods_that_prepare_a_run_are_no_samples_of_it(run: Watched) -> None:
     """200 slow starts in a burst load the nodes; 120 quick ones come in use."""
-    player = SimpleNamespace(prepares=True, phases=list, expectations=list, progress=str)
+    player = SimpleNamespace(prepares=True, phases=[], expectations=[], progress=str)
     run.seen._player = cast("ScenarioPlayer", player)
 
     async def start_pods(count: int, us: int) -> None:

@@ -56,11 +56,11 @@ def test_what_is_left_is_told_with_the_command_that_removes_it(
     options: dict[str, object], where: str
 ) -> None:
     run = make_run(**options, keep=True)
-    left = run.left_behind()
+    left = run.ending.left_behind()
     command = f"fleet clean{where} --run {run._run_id}"
     assert left.endswith(command)
     assert "\n" not in left
-    assert run._ending.next_steps() == [f"{command}  # removes the nodes that were kept"]
+    assert run.ending.next_steps() == [f"{command}  # removes the nodes that were kept"]
 
 
 def test_no_control_plane_is_started_for_options_that_do_not_fit(
@@ -96,8 +96,8 @@ def test_what_to_try_next_fits_the_outcome(figures: dict[str, object], commands:
     run = make_run(nodes=40)
     for name, value in figures.items():
         setattr(run._figures, name, value)
-    assert [each.partition("  #")[0] for each in run._ending.next_steps()] == commands
-    assert not make_run(context="c")._ending.next_steps()
+    assert [each.partition("  #")[0] for each in run.ending.next_steps()] == commands
+    assert not make_run(context="c").ending.next_steps()
 
 
 def test_the_kubeconfig_that_was_asked_for_is_the_one_to_export(tmp_path: Path) -> None:

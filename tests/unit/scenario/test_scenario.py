@@ -358,7 +358,7 @@ def test_pods_per_node_come_as_they_start_and_prepare_the_run() -> None:
     webs = [name for name in cluster.made if name.startswith("web-")]
     assert len(webs) == 15
     assert player.prepares
-    assert [each.is_met for each in player.expectations()] == [True]
+    assert [each.is_met for each in player.expectations] == [True]
     [ready_s] = steady
     assert max(cluster.made[each] for each in webs) < ready_s
     churned = len(cluster.made) - len(webs)
@@ -371,7 +371,7 @@ def test_pods_that_start_slowly_hold_the_load_back_until_its_time_is_over() -> N
     webs = [at_s for name, at_s in cluster.made.items() if name.startswith("web-")]
     assert 9 * AT_ONCE_MAX < len(webs) <= 13 * AT_ONCE_MAX
     assert max(webs) <= 120
-    [load] = player.expectations()
+    [load] = player.expectations
     assert not load.is_met
     left = 4 * (750 - len(webs))  # pods; the cluster of this test counts a Deployment as one
     assert f" of {len(webs) + left} pods Ready after 12" in load.detail
