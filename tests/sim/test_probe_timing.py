@@ -269,7 +269,8 @@ def test_random_failures_are_repeatable_and_as_frequent_as_declared() -> None:
 
 def test_an_annotation_that_changes_is_followed() -> None:
     sim = started()
-    sim.create_pod("web", readinessProbe={**HTTP, "periodSeconds": 2, "failureThreshold": 1})
+    probe, usual = {**HTTP, "periodSeconds": 2}, {READINESS: "Success, Failure after 1h"}
+    sim.create_pod("web", readinessProbe={**probe, "failureThreshold": 1}, annotations=usual)
     sim.run_for(seconds=10)
     assert is_ready(sim)
     notes = {"metadata": {"annotations": {READINESS: "Failure"}}}

@@ -230,7 +230,7 @@ class ProbeWorker:
             if steady is not None and steady is result:
                 # The same goes on until the phase ends: skip to the first tick after it.
                 last, run = steady, self._threshold(steady)
-                if end_ns == FOREVER:
+                if end_ns == FOREVER or started_ns + end_ns > limit_ns:
                     return Look(NEVER, NEVER, last, run)
                 tick_ns = self._next_tick_ns(started_ns + end_ns)
                 continue
