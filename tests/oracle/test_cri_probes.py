@@ -64,7 +64,7 @@ def test_nothing_is_run_in_a_container_that_has_ended(tmp_path: Path) -> None:
         await client.until_exited(container)
         assert await hanging == (
             grpc.StatusCode.UNKNOWN,
-            "failed to exec in container: container not running",
+            "failed to exec in container: container is in CONTAINER_EXITED state",
         )
 
     play(tmp_path, story)

@@ -269,7 +269,8 @@ def test_random_failures_are_repeatable_and_as_frequent_as_declared() -> None:
 
 def test_an_annotation_that_changes_is_followed() -> None:
     sim = started()
-    sim.create_pod("web", readinessProbe={**HTTP, "periodSeconds": 2, "failureThreshold": 1})
+    probe, usual = {**HTTP, "periodSeconds": 2}, {READINESS: "Success, Failure after 1h"}
+    sim.create_pod("web", readinessProbe={**probe, "failureThreshold": 1}, annotations=usual)
     sim.run_for(seconds=10)
     assert is_ready(sim)
     notes = {"metadata": {"annotations": {READINESS: "Failure"}}}
@@ -336,3 +337,56 @@ def test_probes_end_with_a_pod_whose_status_says_that_it_failed() -> None:
     sim.run_for(seconds=20)
     assert sim.phase("web") == "Failed"
     assert not sim.said("Unhealthy", "web")
+
+
+def test_the_end_of_a_container_ends_the_command_of_a_probe() -> None:
+    """It may crash, heed SIGTERM, or need SIGKILL; the command is not finished in time."""
+    sim = started()
+    asked = {"exec": {"command": ["sleep", "3"]}, "periodSeconds": 4, "timeoutSeconds": 4}
+    crashes, trap = "sleep 8.5; exit 1", "trap exit TERM; while true; do sleep 1; done"
+    scripts = {"crashes": crashes, "heeds": trap, "ignores": "sleep 900"}
+    for name, script in scripts.items():
+        made: dict[str, object] = {"name": "c", "image": "busybox", "readinessProbe": asked}
+        made["command"] = ["sh", "-c", script]
+        sim.create_pod(name, containers=[made], terminationGracePeriodSeconds=5)
+    sim.run_for(seconds=10)
+    assert sim.said("Unhealthy", "crashes") == {"Readiness probe failed: ": 1}
+    sim.run_for(seconds=8)
+    for name in ("heeds", "ignores"):
+        assert sim.said("Unhealthy", name) == {}
+        sim.server.delete_pod(name)
+    sim.run_for(seconds=10)
+    for name in ("heeds", "ignores"):
+        assert sim.phase(name) == ""
+        assert sim.said("Unhealthy", name) == {"Readiness probe failed: ": 1}
+
+
+@pytest.mark.parametrize("light", [False, True])
+@pytest.mark.parametrize("probe", [HTTP, {"exec": {"command": ["true"]}}])
+def test_probes_go_on_until_the_last_container_of_a_pod_has_ended(
+    probe: dict[str, object],
+    light: bool,  # noqa: FBT001
+) -> None:
+    """No status says that the first one has ended; its port is closed, no command can be run."""
+    sim = started(light=light)
+    asked = {"name": "c", "image": "nginx:1", "readinessProbe": {**probe, "periodSeconds": 2}}
+    stays = {"name": "stays", "image": "busybox", "command": ["sleep", "900"]}
+    sim.create_pod("web", containers=[asked, stays], terminationGracePeriodSeconds=20)
+    sim.run_for(seconds=20)
+    sim.server.delete_pod("web")
+    sim.run_for(seconds=15)
+    ready = [each["ready"] for each in sim.status("web")["containerStatuses"]]
+    assert ready == [light or probe is not HTTP, True]
+    said = [(text.rpartition(": ")[2], n) for text, n in sim.said("Unhealthy", "web").items()]
+    text = "connection refused" if probe is HTTP else "container is in CONTAINER_EXITED state"
+    assert said == ([] if light else [(text, 8)])
+
+
+def test_a_tick_between_a_crash_and_the_relist_finds_nothing_that_runs() -> None:
+    sim = started()
+    script = ["sh", "-c", "sleep 7; exit 1"]
+    asked = {"exec": {"command": ["true"]}, "periodSeconds": 1}
+    sim.create_pod("web", command=script, readinessProbe=asked)
+    sim.run_for(seconds=12)
+    [text] = sim.said("Unhealthy", "web")
+    assert text.endswith("failed to exec in container: container is in CONTAINER_EXITED state")

@@ -37,6 +37,7 @@ from fleet.profile.container_behavior import ALWAYS_GOOD, ProbeKind
 from fleet.runtime.containers import Container, RunState, Sandbox
 from fleet.runtime.program import Process
 from fleet.runtime.programs import probe_in_files, program_of
+from fleet.runtime.runtime import Runtime
 
 ProcessAt = Callable[[ContainerSpec, int, int], Process]
 """Return what a probe runs in a container that started at an instant, by its age."""
@@ -59,6 +60,7 @@ class _Probes:
 class ProbeManager:
     """The probes of one node's pods; a pod without any leaves nothing here."""
 
+    _runtime: Runtime
     _pods: dict[PodUid, _Probes] = field(default_factory=dict)
 
     def add_pod(self, pod: Pod, status: PodStatus, turn: Turn) -> None:
@@ -102,7 +104,7 @@ class ProbeManager:
         behavior = turn.behavior(pod)
         for worker in probes.workers:
             probe, spec = worker.probe, worker.spec
-            view = _view_of(status, spec.name)
+            view = self._view(worker, pod, status, turn)
             if (
                 probe.handler not in {"exec", "httpGet"}
                 or view is None
@@ -229,7 +231,7 @@ class ProbeManager:
         probes.armed_ns = NEVER
         for worker in probes.workers:
             if worker.due_ns <= turn.now_ns:
-                view = _view_of(status, worker.spec.name)
+                view = self._view(worker, pod, status, turn)
                 updates += self._end_attempt(worker, pod, view, status.pod_ip, turn)
         self._plan(pod, probes, status, turn)
         return updates
@@ -282,12 +284,30 @@ class ProbeManager:
         """Find the next tick of each worker that matters, and set the timer for the earliest."""
         due_ns = NEVER
         for worker in probes.workers:
-            worker.plan(pod.uid, _view_of(status, worker.spec.name), turn)
+            worker.plan(pod.uid, self._view(worker, pod, status, turn), turn)
             due_ns = min(due_ns, worker.due_ns)
         if due_ns != probes.armed_ns:
             probes.armed_ns = due_ns
             if due_ns != NEVER:
                 turn.arm(due_ns, Timer.PROBES, pod.uid)
+
+    def _view(self, worker: ProbeWorker, pod: Pod, status: PodStatus, turn: Turn) -> View | None:
+        """Return what a worker reads of a container: None unless it runs, in a pod that goes on."""
+        name = worker.spec.name
+        found, sandbox = _status_of(status, name), self._runtime.sandbox(pod.uid)
+        if (
+            found is None
+            or not isinstance(found.state, RunningState)
+            or status.phase in TERMINAL_PHASES
+        ):
+            return None
+        end_ns, container = NEVER, sandbox.find(name) if sandbox is not None else None
+        if container is not None and turn.env.fidelity.records_events:
+            # After a restart the port is that of the new one.
+            end_ns = worker.end_ns if worker.probe.handler == "exec" else NEVER
+            if container.id == found.container_id:
+                end_ns = container.exit_ns
+        return View(found.container_id, found.state.started_s, found.started, end_ns)
 
     def _end_attempt(
         self, worker: ProbeWorker, pod: Pod, view: View | None, pod_ip: str, turn: Turn
@@ -305,6 +325,7 @@ class ProbeManager:
         updates: list[ProbeUpdate] = []
         if view is None or view.container_id != worker.container_id:
             return updates
+        worker.end_ns = view.end_ns
         if worker.is_new:
             worker.begin_container(view, turn.facts.started_ns, turn)
             if worker.result is not None and worker.kind is not ProbeKind.LIVENESS:
@@ -355,15 +376,3 @@ def _probed_containers(pod: Pod) -> tuple[ContainerSpec, ...]:
 def _status_of(status: PodStatus, name: str) -> ContainerStatus | None:
     statuses = (*status.containers, *status.init_containers)
     return next((each for each in statuses if each.name == name), None)
-
-
-def _view_of(status: PodStatus, name: str) -> View | None:
-    """Return what a worker reads of a container: None unless it runs, in a pod that goes on."""
-    found = _status_of(status, name)
-    if (
-        found is None
-        or not isinstance(found.state, RunningState)
-        or status.phase in TERMINAL_PHASES
-    ):
-        return None
-    return View(found.container_id, found.state.started_s, found.started)

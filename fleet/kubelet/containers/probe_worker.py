@@ -29,6 +29,7 @@ from fleet.profile.container_behavior import (
     ProbeAttempt,
     ProbeBehavior,
     ProbeKind,
+    ProbePhase,
 )
 from fleet.profile.distribution import Shape
 
@@ -58,6 +59,7 @@ class View(NamedTuple):
     container_id: str
     started_s: int
     started: bool
+    end_ns: int = NEVER  # when the runtime ends it, of which the status knows later
 
 
 class Look(NamedTuple):
@@ -102,6 +104,7 @@ class ProbeWorker:
     due_ns: int = NEVER  # when its attempt ends
     container_id: str = ""
     started_s: int = 0  # of the container
+    end_ns: int = NEVER  # of the container
     result: ProbeResult | None = None  # of this container, None before the first tick
     last: ProbeResult = ProbeResult.UNKNOWN
     run: int = 0  # how many times in a row `last` came
@@ -130,6 +133,7 @@ class ProbeWorker:
             self.behavior, self.usual = self.usual, None
         self.container_id = view.container_id
         self.started_s = view.started_s
+        self.end_ns = view.end_ns
         self.result = None
         self.on_hold = False
         self.is_new = True
@@ -164,14 +168,19 @@ class ProbeWorker:
 
     def plan(self, uid: PodUid, view: View | None, turn: Turn) -> None:
         """Find the next tick that matters, from what the status now says of the container."""
-        now_ns = turn.now_ns
+        now_ns, back_ns = turn.now_ns, 1
         is_same = view is not None and view.container_id == self.container_id
-        if is_same:
+        is_under_way = is_same and self.is_under_way(now_ns)
+        if view is not None and is_same:
             is_planned = self.is_live and self.due_ns != NEVER and not self.triggered
-            if self.is_under_way(now_ns) or (is_planned and self.can_probe(view)):
+            is_kept = is_under_way or (is_planned and self.can_probe(view))
+            if is_kept and self.end_ns == view.end_ns:
                 return
-            self.skip_to(uid, now_ns - 1, turn)
-        self.seen_ns = max(self.seen_ns, now_ns - 1)
+            if self.is_live:  # another end may be that of an attempt that is under way
+                back_ns = self.probe.timeout_s * NS_PER_S
+            self.skip_to(uid, now_ns - back_ns, turn)
+            self.end_ns = view.end_ns
+        self.seen_ns = max(self.seen_ns, now_ns - back_ns)
         self.is_live = self.can_probe(view)
         if view is None or not self.is_live:
             self.due_ns = NEVER
@@ -179,7 +188,7 @@ class ProbeWorker:
             return
         if not is_same:
             self.attach(view)
-        if self.triggered and now_ns >= self.anchor_ns:
+        if self.triggered and now_ns >= self.anchor_ns and not is_under_way:
             self.triggered = False
             self.forced = True
             self.anchor_ns = now_ns
@@ -230,7 +239,7 @@ class ProbeWorker:
             if steady is not None and steady is result:
                 # The same goes on until the phase ends: skip to the first tick after it.
                 last, run = steady, self._threshold(steady)
-                if end_ns == FOREVER:
+                if end_ns == FOREVER or started_ns + end_ns > limit_ns:
                     return Look(NEVER, NEVER, last, run)
                 tick_ns = self._next_tick_ns(started_ns + end_ns)
                 continue
@@ -252,7 +261,15 @@ class ProbeWorker:
         age_ns = tick_ns + turn.env.wall_offset_ns - self.started_s * NS_PER_S
         failure = self._uniform(_STREAM_FAILURE, uid, tick_ns, turn)
         latency = self._uniform(_STREAM_LATENCY, uid, tick_ns, turn)
-        return run_probe(self.probe, self.behavior, age_ns, failure, latency)
+        left_ns, is_command = self.end_ns - tick_ns, self.probe.handler == "exec"
+        behavior = self.behavior
+        if left_ns <= 0 and behavior is not CANCELLED and not self.probe.host:
+            answer = ProbeAnswer.ERROR if is_command else ProbeAnswer.REFUSED
+            behavior = ProbeBehavior((ProbePhase(answer=answer),))
+        found = run_probe(self.probe, behavior, age_ns, failure, latency)
+        if is_command and 0 < left_ns <= found.took_ns:  # it is killed, too
+            return ProbeAttempt(ProbeAnswer.FAILURE, left_ns, ProbePhase())
+        return found
 
     def take(self, attempt: ProbeAttempt) -> bool:
         """Count an attempt that has ended; return whether the result changed."""
@@ -299,6 +316,11 @@ class ProbeWorker:
         if phase.failure_rate or phase.latency.shape is not Shape.CONSTANT:
             return None, end_ns
         attempt = run_probe(self.probe, self.behavior, age_ns, 0.0, 0.0)
+        if self.end_ns != NEVER:  # an attempt that the container outlives ends before that
+            lived_ns = self.end_ns + turn.env.wall_offset_ns - self.started_s * NS_PER_S
+            end_ns = min(end_ns, lived_ns - attempt.took_ns)
+            if age_ns >= end_ns:
+                return None, end_ns
         if attempt.answer is ProbeAnswer.SUCCESS or not turn.env.fidelity.records_events:
             return counted(attempt), end_ns
         return None, end_ns

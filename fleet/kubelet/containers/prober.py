@@ -25,7 +25,10 @@ from fleet.runtime.programs import probe_of, program_of
 
 KIND_TEXTS = ("Startup", "Readiness", "Liveness")
 STATUS_CODE = 503
-EXEC_ERROR = "rpc error: code = Unknown desc = failed to exec in container: container not running"
+EXEC_ERROR = (
+    "rpc error: code = Unknown desc = failed to exec in container: "
+    "container is in CONTAINER_EXITED state"
+)
 _NOT_SERVING = 'service unhealthy (responded with "NOT_SERVING")'
 _CLIENT_TIMEOUT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
 

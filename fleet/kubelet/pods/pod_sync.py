@@ -144,7 +144,10 @@ class PodSyncer:
         self.pleg = Pleg(node, draws)
         self.runtime = env.runtime_of(node, facts.name, facts.host_ips, facts.pod_cidrs)
         claims = ClaimVolumes.read(env.devices.pop(node, {}))
-        self.volumes, self.probes = VolumeManager(self.runtime, claims=claims), ProbeManager()
+        self.volumes, self.probes = (
+            VolumeManager(self.runtime, claims=claims),
+            ProbeManager(self.runtime),
+        )
         self.allocations = AllocationManager.read(env.allocations.pop(node, None))
         self.dra = DRAManager.read(env.claims.pop(node, {}))
         self.mirrors = PodManager()
@@ -213,6 +216,8 @@ class PodSyncer:
             worker.stage = stage
             row = self.TRANSITIONS[stage, Happened.ENTERED]
             stage = row.step(self, worker, turn)
+        if worker.stage in (SyncStage.KILL, SyncStage.STOP):
+            self.probes.on_status(worker.pod, self.statuses.last_status(worker.pod), turn)
 
     def sync(self, worker: PodWorker, turn: Turn) -> None:
         """Ask for a sync of a pod, with the mirror that it has now. Source: UpdatePod."""
@@ -565,6 +570,7 @@ class PodSyncer:
     def on_runtime_changed(self, worker: PodWorker, turn: Turn) -> None:
         """Have the next relist see a change that was not planned, such as an OOM kill."""
         kuberuntime_container.go_on_killing(self.runtime, worker, turn)
+        self.probes.on_status(worker.pod, self.statuses.last_status(worker.pod), turn)
         sandbox = self.runtime.sandbox(worker.pod.uid)
         if sandbox is not None and not sandbox.ready and worker.state is WorkerState.SYNC:
             if worker.stage is SyncStage.IDLE:
@@ -638,6 +644,7 @@ class PodSyncer:
     def _terminated(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
         """Report how the containers ended; the pod is now terminated."""
         pod, offset_ns = worker.pod, turn.env.wall_offset_ns
+        self.on_probes(worker, turn)  # those that the end of a container has ended
         self.probes.remove_pod(pod.uid)
         sandbox = self.runtime.sandbox(pod.uid)
         if sandbox is not None:

@@ -33,7 +33,7 @@ from oracle.cri.records import CriContainer
 
 HOOK_NS = 10 * NS_PER_MS
 KILLED_EXIT_CODE = 137
-NOT_RUNNING = "failed to exec in container: container not running"
+NOT_RUNNING = "failed to exec in container: container is in CONTAINER_EXITED state"
 _STREAM_FAILURE = 0x9B2E
 _STREAM_LATENCY = 0x9B3E
 _STREAM_HOOK = 0x9B4E

@@ -64,7 +64,7 @@ class Bench:
         self.recorder = EventRecorder()
         self.facts = NodeFacts(NODE, "n", "192.0.2.1")
         self.facts.started_ns = -NEVER  # long before
-        self.manager = ProbeManager()
+        self.manager = ProbeManager(self.env.runtime_of(NODE, "n", "192.0.2.1", ""))
         self.now_ns = START_S * NS_PER_S
         spec = container("c", **{FIELDS[kind]: probe})
         notes = ((PROBES[kind], timeline),)
