@@ -61,12 +61,15 @@ def config_error(
     Source: pkg/kubelet/kuberuntime/kuberuntime_container.go, generateContainerConfig.
     """
     pod, spec = process.pod, process.spec
-    script = spec.script
-    refers = script is not None and any(
+    script = spec.script or NO_SCRIPT
+    for source in (each.source for each in script.variables):
+        if source and source.kind == "Resource" and source.name and not pod.find(source.name):
+            return f"container {source.name} not found"
+    refers = any(
         "$(" in each.value or (each.source is not None and each.source.kind == "File")
         for each in script.variables
     )
-    if script is not None and (script.mounts or refers):
+    if script.mounts or refers:
         try:
             error = _env_file_error(script, process, may_write) if has_env_files else ""
             error = error or _mount_error(process, own_variables(process), recursive=recursive)

@@ -126,6 +126,10 @@ def test_a_path_may_be_named_by_all_that_an_object_has(name: str, error: str) ->
     [
         ({"configMapKeyRef": {"name": "cfg", "key": "text"}}, ""),
         ({"configMapKeyRef": {"name": "cfg", "key": "raw"}}, "couldn't find key raw in {}"),
+        (
+            {"resourceFieldRef": {"containerName": "x", "resource": "limits.cpu"}},
+            "container x not found",
+        ),
     ],
 )
 def test_a_variable_needs_text_or_a_container(source: Object, error: str) -> None:
