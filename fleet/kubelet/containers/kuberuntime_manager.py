@@ -343,7 +343,10 @@ class KubeRuntimeManager:
         """Return whether a container must wait before it starts again. Source: doBackOff."""
         pod = worker.pod
         sandbox = self._runtime.sandbox(pod.uid)
-        old = sandbox.find(spec.name) if sandbox is not None else None
+        assert sandbox is not None, pod.uid
+        old = sandbox.find(spec.name)
+        if old is None and worker.had_actions:  # init containers that went with the sandbox before
+            old = next((each for each in sandbox.older if each.name == spec.name), None)
         if old is None:
             return False
         exit_ns = old.exit_ns
