@@ -4,6 +4,7 @@ import pytest
 from world.simulation import EVERY_WATCH, WATCHES, Simulation
 
 from fleet.k8s.effects import NodeId
+from fleet.server.node_usage import node_usage
 
 pytest_plugins = ("sim_encodings",)
 
@@ -178,6 +179,8 @@ def test_a_node_that_is_named_twice_restarts_once() -> None:
     sim.run_for(10)
     counts = sim.reactor.counts
     assert (counts.registered, counts.restarts) == (2, 2)
+    used = node_usage(sim.kubelet(0), sim.clock.now_ns()).cgroup
+    assert used.cpu_ns // used.cpu_nano > 60  # seconds: the machine's counters go on
 
 
 def test_a_node_that_is_removed_does_not_come_back() -> None:
