@@ -6,7 +6,7 @@ Source: core/v1 PodSpec; pkg/apis/core/v1/defaults.go for what is absent.
 """
 
 import sys
-from collections.abc import Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -47,20 +47,16 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> pods.PodSpec:
     inits = spec.get("initContainers", ())
     security = spec.get("securityContext") or {}
     links = spec.get("enableServiceLinks", True)
+    container = partial(_container, security=security, links=links)
     demands = [_demand(each) for each in containers]
     init_demands = [_demand(each) for each in inits]
     own_resources = spec.get("resources")
     own = _demand(spec) if own_resources else None
     whole = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
     return pods.PodSpec(
-        containers=share(tuple(_container(each, security, links=links) for each in containers)),
-        init_containers=share(tuple(_container(each, security, links=links) for each in inits)),
-        ephemeral_containers=share(
-            tuple(
-                _container(each, security, links=links)
-                for each in spec.get("ephemeralContainers", ())
-            )
-        ),
+        containers=share(tuple(map(container, containers))),
+        init_containers=share(tuple(map(container, inits))),
+        ephemeral_containers=share(tuple(map(container, spec.get("ephemeralContainers", ())))),
         volumes=share(decode_volumes(spec)),
         tolerations=share(records(spec.get("tolerations"), Toleration)),
         restart_policy=_intern(spec.get("restartPolicy", "Always")),
@@ -79,7 +75,10 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> pods.PodSpec:
         readiness_gates=share(
             tuple(each["conditionType"] for each in spec.get("readinessGates", ()))
         ),
-        pull_secrets=share(_pull_secrets(spec)),
+        # The API takes some without a name; kubelets skip them: getPullSecretsForPod, issue 99454.
+        pull_secrets=share(
+            tuple(filter(None, (each.get("name") for each in spec.get("imagePullSecrets", ()))))
+        ),
         qos_class=qos_class([own] if own else [*demands, *init_demands]),
         allocated_json=share(whole.allocated),
         resources_json=share(whole.asked),
@@ -89,15 +88,6 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> pods.PodSpec:
         admission=share(admission_spec(spec, whole.allocated)),
         digest=spec_digest,
     )
-
-
-def _pull_secrets(spec: dict[str, Any]) -> tuple[str, ...]:
-    """Return the pull secrets of a pod; the API takes some without a name, which kubelets skip.
-
-    Source: kubelet_pods.go, getPullSecretsForPod (issue 99454).
-    """
-    names = (each.get("name") for each in spec.get("imagePullSecrets", ()))
-    return tuple(name for name in names if name)
 
 
 def _demand(obj: dict[str, Any]) -> Demand:
@@ -331,9 +321,10 @@ def decode_volumes(spec: dict[str, Any]) -> tuple[pods.VolumeSpec, ...]:
     """
     mounts: set[str] = set()
     devices: set[str] = set()
-    for container in _containers(spec):
-        mounts.update(each["name"] for each in container.get("volumeMounts") or ())
-        devices.update(each["name"] for each in container.get("volumeDevices") or ())
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        for container in spec.get(field) or ():
+            mounts.update(each["name"] for each in container.get("volumeMounts") or ())
+            devices.update(each["name"] for each in container.get("volumeDevices") or ())
     return tuple(
         _volume(
             each,
@@ -381,11 +372,6 @@ def _huge_pages_flaw(medium: str, spec: dict[str, Any]) -> str:
         f"medium {medium}: hugePages storage requested, but there is no resource request "
         "for huge pages"
     )
-
-
-def _containers(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for field in ("initContainers", "containers", "ephemeralContainers"):
-        yield from spec.get(field) or ()
 
 
 def _volume(obj: dict[str, Any], *, mounted: bool, block: bool, flaw: str) -> pods.VolumeSpec:

@@ -15,7 +15,6 @@ from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import PortOutput, Refusal
-from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.runtime.ports import PortSession
 from fleet.server.byte_streams import ByteStream
 from fleet.server.endpoints import ConcurrencyLimit
@@ -47,11 +46,9 @@ class Forwarder:
 
     async def open(self, port: int) -> PortSession | Refusal:
         """Connect to a port; the caller is counted in `limit`. Raises NodeGoneError."""
-
-        def act(kubelet: VirtualKubelet, now_ns: int) -> PortSession | Refusal:
-            return port_of(kubelet, self.pod, port, now_ns)
-
-        return await self._reactor_thread.call(self._node, act)
+        return await self._reactor_thread.call(
+            self._node, lambda kubelet, now_ns: port_of(kubelet, self.pod, port, now_ns)
+        )
 
     def error_text(self, port: int, refusal: Refusal) -> str:
         """Source: httpstream.go, portForward."""
