@@ -50,10 +50,6 @@ class Forwarder:
             self._node, lambda kubelet, now_ns: port_of(kubelet, self.pod, port, now_ns)
         )
 
-    def error_text(self, port: int, refusal: Refusal) -> str:
-        """Source: httpstream.go, portForward."""
-        return f"error forwarding port {port} to pod {self.pod.uid}, uid : {refusal.text}"
-
     async def write(self, session: PortSession, data: bytes) -> int:
         """Hand the port at most `CHUNK_BYTES`; return how many bytes it took."""
         return await self._reactor_thread.call(
@@ -235,7 +231,8 @@ class SpdyPortForward:
                     await forwarder.open(connection.port) if is_admitted else TOO_MANY_FORWARDED
                 )
                 if isinstance(session, Refusal):
-                    text = forwarder.error_text(connection.port, session)
+                    where = f"port {connection.port} to pod {forwarder.pod.uid}"
+                    text = f"error forwarding {where}, uid : {session.text}"
                     self._spdy.send(connection.error, text.encode(), is_last=True)
                     self._drop(connection)
                     await self._flush()
