@@ -5,6 +5,7 @@ come from. Parts that differ from the usual in few pods are one shared record in
 Source: core/v1 PodSpec; pkg/apis/core/v1/defaults.go for what is absent.
 """
 
+import re
 import sys
 from functools import partial
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ from fleet.quantity import parse_quantity
 _intern = sys.intern
 _R = TypeVar("_R", bound=Record)
 DEFAULT_MODE = 0o644
+REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")  # to a variable, or to a dollar itself
+EXPANDED_MAX = 1 << 20
 NO_GIT_REPO = (
     "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling "
     "the feature-gate `GitRepoVolumeDriver`"
@@ -211,7 +214,7 @@ def decode_probe(container: dict[str, Any], field: str) -> pods.ProbeSpec | None
         host=action.get("host", ""),
         port=port,
         path=sys.intern(action.get("path", "/")) if handler == "httpGet" else "",
-        command=tuple(action.get("command", ())),
+        command=_static(action.get("command", ()), container.get("env", ())),
         error=error,
         initial_delay_s=obj.get("initialDelaySeconds", 0),
         timeout_s=obj.get("timeoutSeconds") or 1,
@@ -220,6 +223,21 @@ def decode_probe(container: dict[str, Any], field: str) -> pods.ProbeSpec | None
         failure_threshold=obj.get("failureThreshold") or 3,
         termination_grace_s=obj.get("terminationGracePeriodSeconds"),
         lost_port=lost_port,
+    )
+
+
+def _static(words: list[str], variables: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return a probe's command with the values that the spec itself gives its variables.
+
+    One that might become too long for a process stays as it is.
+    Source: pkg/kubelet/container/helpers.go, ExpandContainerCommandOnlyStatic.
+    """
+    known = {each["name"]: each.get("value", "") for each in variables}
+    longest = max(map(len, known.values()), default=0)
+    if longest * sum(word.count("$(") for word in words) > EXPANDED_MAX:
+        return tuple(words)
+    return tuple(
+        REFERENCE.sub(lambda to: known.get(to[1], to[0]) if to[1] else "$", word) for word in words
     )
 
 

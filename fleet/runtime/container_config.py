@@ -16,6 +16,7 @@ from typing import NamedTuple
 import orjson
 
 from fleet.k8s.addresses import by_family, each_of, first_of
+from fleet.k8s.pod_template import REFERENCE
 from fleet.k8s.pods import NO_SCRIPT, ContainerSpec, EnvRef, Pod, ScriptSpec, UserSpec
 from fleet.profile.kubelet_configuration import DNSSettings
 from fleet.profile.machine import real_path
@@ -36,7 +37,6 @@ _EXCEEDED = "limits were exceeded, some"
 WINDOWS_ROOT = "ContainerAdministrator"
 UNKNOWN_UID = 65532
 """The user of an image that must not be root's and names none: "nonroot" of distroless."""
-_REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 _BLANK = " \t"
 
@@ -128,7 +128,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
         room = left_of(room, found)
         return found
 
-    return _REFERENCE.sub(replace, text) if "$" in text else text
+    return REFERENCE.sub(replace, text) if "$" in text else text
 
 
 def expanded(words: tuple[str, ...], variables: Mapping[str, str]) -> tuple[str, ...]:
@@ -332,7 +332,7 @@ def _mount_error(process: Process, variables: Mapping[str, str], *, recursive: b
     unread = {each.name for each in script.variables if each.source and each.name not in variables}
     is_read = all(_texts(process, each.source) for each in script.env_from)
     for mount in script.mounts:
-        names = {match[1] for match in _REFERENCE.finditer(mount.expression) if match[1]}
+        names = {match[1] for match in REFERENCE.finditer(mount.expression) if match[1]}
         if not names & unread and (is_read or names <= variables.keys()):
             missing = sorted(name for name in names if not variables.get(name))
             if missing:

@@ -8,7 +8,7 @@ from aiohttp.web import BaseRequest
 from world.pod_world import World, container, make_pod
 
 from fleet.k8s.effects import NodeId, Outbox
-from fleet.k8s.pods import Pod, PodUid, ProbeSpec, ScriptSpec
+from fleet.k8s.pods import Pod, PodUid, ProbeSpec, ScriptSpec, Variable
 from fleet.k8s.streams import Output, Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.turn import Turn
@@ -101,7 +101,9 @@ def test_only_a_container_that_runs_takes_commands() -> None:
 
 def test_what_a_command_writes_the_script_sees() -> None:
     script = "until [ -f /tmp/go ]; do sleep 1; done; cat /tmp/go; exit 3"
-    world = started("sh", "-c", script, script=ScriptSpec(), restart_policy="Never")
+    env = ScriptSpec((Variable("A", "x"),))
+    world = started("sh", "-c", script, script=env, restart_policy="Never")
+    assert run(world, "echo", "$(A)").stdout == b"$(A)\n"  # which only a shell would replace
     world.run(60)
     assert world.container().state.__class__.__name__ == "RunningState"
     assert run(world, "sh", "-c", "echo gone > /tmp/go").exit_code == 0
