@@ -4,7 +4,7 @@ Source: pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables, podFieldSelectorR
 makeMounts; pkg/api/v1/resource/helpers.go, ExtractContainerResourceValue; pkg/kubelet/util/util.go,
 GetNodenameForKernel; third_party/forked/golang/expansion/expand.go; pkg/kubelet/network/dns/dns.go,
 GetPodDNS, appendDNSConfig, mergeDNSOptions, formDNSConfigFitsLimits.
-Differs: the machine's own resolv.conf has one server and no domain.
+Differs: the machine's own resolv.conf has one server and no domain; envFrom takes binaryData too.
 """
 
 import posixpath
