@@ -5,8 +5,9 @@ come from. Parts that differ from the usual in few pods are one shared record in
 Source: core/v1 PodSpec; pkg/apis/core/v1/defaults.go for what is absent.
 """
 
+import re
 import sys
-from collections.abc import Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -21,6 +22,8 @@ from fleet.quantity import parse_quantity
 _intern = sys.intern
 _R = TypeVar("_R", bound=Record)
 DEFAULT_MODE = 0o644
+REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")  # to a variable, or to a dollar itself
+EXPANDED_MAX = 1 << 20
 NO_GIT_REPO = (
     "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling "
     "the feature-gate `GitRepoVolumeDriver`"
@@ -48,20 +51,16 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> pods.PodSpec:
     inits = spec.get("initContainers", ())
     security = spec.get("securityContext") or {}
     links = spec.get("enableServiceLinks", True)
+    container = partial(_container, security=security, links=links)
     demands = [_demand(each) for each in containers]
     init_demands = [_demand(each) for each in inits]
     own_resources = spec.get("resources")
     own = _demand(spec) if own_resources else None
     whole = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
     return pods.PodSpec(
-        containers=share(tuple(_container(each, security, links=links) for each in containers)),
-        init_containers=share(tuple(_container(each, security, links=links) for each in inits)),
-        ephemeral_containers=share(
-            tuple(
-                _container(each, security, links=links)
-                for each in spec.get("ephemeralContainers", ())
-            )
-        ),
+        containers=share(tuple(map(container, containers))),
+        init_containers=share(tuple(map(container, inits))),
+        ephemeral_containers=share(tuple(map(container, spec.get("ephemeralContainers", ())))),
         volumes=share(decode_volumes(spec)),
         tolerations=share(records(spec.get("tolerations"), Toleration)),
         restart_policy=_intern(spec.get("restartPolicy", "Always")),
@@ -80,7 +79,10 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> pods.PodSpec:
         readiness_gates=share(
             tuple(each["conditionType"] for each in spec.get("readinessGates", ()))
         ),
-        pull_secrets=share(_pull_secrets(spec)),
+        # The API takes some without a name; kubelets skip them: getPullSecretsForPod, issue 99454.
+        pull_secrets=share(
+            tuple(filter(None, (each.get("name") for each in spec.get("imagePullSecrets", ()))))
+        ),
         qos_class=qos_class([own] if own else [*demands, *init_demands]),
         allocated_json=share(whole.allocated),
         resources_json=share(whole.asked),
@@ -90,15 +92,6 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> pods.PodSpec:
         admission=share(admission_spec(spec, whole.allocated)),
         digest=spec_digest,
     )
-
-
-def _pull_secrets(spec: dict[str, Any]) -> tuple[str, ...]:
-    """Return the pull secrets of a pod; the API takes some without a name, which kubelets skip.
-
-    Source: kubelet_pods.go, getPullSecretsForPod (issue 99454).
-    """
-    names = (each.get("name") for each in spec.get("imagePullSecrets", ()))
-    return tuple(name for name in names if name)
 
 
 def _demand(obj: dict[str, Any]) -> Demand:
@@ -222,7 +215,7 @@ def decode_probe(container: dict[str, Any], field: str) -> pods.ProbeSpec | None
         host=action.get("host", ""),
         port=port,
         path=sys.intern(action.get("path", "/")) if handler == "httpGet" else "",
-        command=tuple(action.get("command", ())),
+        command=_static(action.get("command", ()), container.get("env", ())),
         error=error,
         initial_delay_s=obj.get("initialDelaySeconds", 0),
         timeout_s=obj.get("timeoutSeconds") or 1,
@@ -231,6 +224,21 @@ def decode_probe(container: dict[str, Any], field: str) -> pods.ProbeSpec | None
         failure_threshold=obj.get("failureThreshold") or 3,
         termination_grace_s=obj.get("terminationGracePeriodSeconds"),
         lost_port=lost_port,
+    )
+
+
+def _static(words: list[str], variables: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return a probe's command with the values that the spec itself gives its variables.
+
+    One that might become too long for a process stays as it is.
+    Source: pkg/kubelet/container/helpers.go, ExpandContainerCommandOnlyStatic.
+    """
+    known = {each["name"]: each.get("value", "") for each in variables}
+    longest = max(map(len, known.values()), default=0)
+    if longest * sum(word.count("$(") for word in words) > EXPANDED_MAX:
+        return tuple(words)
+    return tuple(
+        REFERENCE.sub(lambda to: known.get(to[1], to[0]) if to[1] else "$", word) for word in words
     )
 
 
@@ -332,9 +340,10 @@ def decode_volumes(spec: dict[str, Any]) -> tuple[pods.VolumeSpec, ...]:
     """
     mounts: set[str] = set()
     devices: set[str] = set()
-    for container in _containers(spec):
-        mounts.update(each["name"] for each in container.get("volumeMounts") or ())
-        devices.update(each["name"] for each in container.get("volumeDevices") or ())
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        for container in spec.get(field) or ():
+            mounts.update(each["name"] for each in container.get("volumeMounts") or ())
+            devices.update(each["name"] for each in container.get("volumeDevices") or ())
     return tuple(
         _volume(
             each,
@@ -382,11 +391,6 @@ def _huge_pages_flaw(medium: str, spec: dict[str, Any]) -> str:
         f"medium {medium}: hugePages storage requested, but there is no resource request "
         "for huge pages"
     )
-
-
-def _containers(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for field in ("initContainers", "containers", "ephemeralContainers"):
-        yield from spec.get(field) or ()
 
 
 def _volume(obj: dict[str, Any], *, mounted: bool, block: bool, flaw: str) -> pods.VolumeSpec:

@@ -21,6 +21,7 @@ class ObjectData(NamedTuple):
     keys: tuple[str, ...] = ()
     immutable: bool = False
     texts: tuple[str, ...] = ()  # by key; what is no UTF-8 is kept in surrogates
+    binary: tuple[str, ...] = ()  # the keys of binaryData, of which no variable is made
 
 
 class ResizeStatus(enum.StrEnum):

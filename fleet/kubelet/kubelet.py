@@ -242,6 +242,7 @@ class VirtualKubelet:
         # How the server sees the node and its Lease goes on.
         new.is_ready = self.is_ready
         new.facts.last_boot = self.env.boots.get(self.node, 0)
+        new.facts.booted_ns, new.facts.spent = self.facts.booted_ns, self.facts.spent
         new.lease.renewed_ns = self.lease.renewed_ns
         return new
 

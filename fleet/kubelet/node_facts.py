@@ -71,6 +71,7 @@ class NodeFacts:
     host_ips: str  # of up to two families, the primary one first
     # Set by NodeStatus: as the informer shows the Node.
     started_ns: int = 0  # when the kubelet began
+    booted_ns: int = 0  # when the first one since the machine booted did
     uid: str = ""  # "" while there is no Node
     is_deleting: bool = False
     state: NodeState = NO_STATE

@@ -169,12 +169,13 @@ class PodKill(NamedTuple):
     message: str
     grace_s: int | None = None  # None: the pod's own
     condition: pods.PodCondition | None = None  # DisruptionTarget
-    phase: str = "Failed"
+    keeps_success: bool = False  # what was Succeeded stays so
 
     def applied(self, status: pods.PodStatus) -> pods.PodStatus:
         """Return a status that says why the pod is being ended."""
+        keeps = self.keeps_success and status.phase == "Succeeded"
         return self.noted(status)._replace(
-            phase=self.phase, reason=self.reason, message=self.message
+            phase=status.phase if keeps else "Failed", reason=self.reason, message=self.message
         )
 
     def noted(self, status: pods.PodStatus) -> pods.PodStatus:

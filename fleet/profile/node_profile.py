@@ -41,8 +41,8 @@ KUBELET_PORT = 10250
 PODS_MAX = 110
 WEIGHT_MAX = 10_000
 IMAGE_BYTES_MAX = 2**53
-THREAD_BYTES = 16 << 10
-PIDS_LIMIT = 4 << 20
+THREAD_BYTES = 16 << 10  # Source: Linux, set_max_threads
+PIDS_MAX = 4 << 20  # Source: Linux, PID_MAX_LIMIT
 
 CAPACITY_DEFAULT = {"cpu": "8", "memory": "32Gi", "ephemeral-storage": "100Gi"}
 HUGE_PAGES_DEFAULT = {"hugepages-1Gi": "0", "hugepages-2Mi": "0"}
@@ -362,9 +362,7 @@ class NodeProfile(schema.Spec):
             dns=spec.resolv_conf.settings(configuration),
             directory=directory,
             pods_memory_bytes=configuration.pods_memory(capacity["memory"]),
-            # Source: Linux, set_max_threads, PID_MAX_LIMIT.
-            pids_max=spec.pids_max
-            or min(capacity["memory"].value // (8 * THREAD_BYTES), PIDS_LIMIT),
+            pids_max=spec.pids_max or min(capacity["memory"].value // (8 * THREAD_BYTES), PIDS_MAX),
             usage=spec.usage,
             images_preloaded=tuple(
                 node_model.NodeImage(image.names or (), image.size_bytes) for image in status.images

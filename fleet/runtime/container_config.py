@@ -4,7 +4,7 @@ Source: pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables, podFieldSelectorR
 makeMounts; pkg/api/v1/resource/helpers.go, ExtractContainerResourceValue; pkg/kubelet/util/util.go,
 GetNodenameForKernel; third_party/forked/golang/expansion/expand.go; pkg/kubelet/network/dns/dns.go,
 GetPodDNS, appendDNSConfig, mergeDNSOptions, formDNSConfigFitsLimits.
-Differs: the machine's own resolv.conf has one server and no domain.
+Differs: the machine's own resolv.conf has one server and no domain; envFrom takes binaryData too.
 """
 
 import posixpath
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import orjson
 
 from fleet.k8s.addresses import by_family, each_of, first_of
+from fleet.k8s.pod_template import REFERENCE
 from fleet.k8s.pods import NO_SCRIPT, ContainerSpec, EnvRef, Pod, ScriptSpec, UserSpec
 from fleet.profile.kubelet_configuration import DNSSettings
 from fleet.profile.machine import real_path
@@ -36,7 +37,6 @@ _EXCEEDED = "limits were exceeded, some"
 WINDOWS_ROOT = "ContainerAdministrator"
 UNKNOWN_UID = 65532
 """The user of an image that must not be root's and names none: "nonroot" of distroless."""
-_REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 _BLANK = " \t"
 
@@ -61,12 +61,15 @@ def config_error(
     Source: pkg/kubelet/kuberuntime/kuberuntime_container.go, generateContainerConfig.
     """
     pod, spec = process.pod, process.spec
-    script = spec.script
-    refers = script is not None and any(
+    script = spec.script or NO_SCRIPT
+    for source in (each.source for each in script.variables):
+        if source and source.kind == "Resource" and source.name and not pod.find(source.name):
+            return f"container {source.name} not found"
+    refers = any(
         "$(" in each.value or (each.source is not None and each.source.kind == "File")
         for each in script.variables
     )
-    if script is not None and (script.mounts or refers):
+    if script.mounts or refers:
         try:
             error = _env_file_error(script, process, may_write) if has_env_files else ""
             error = error or _mount_error(process, own_variables(process), recursive=recursive)
@@ -125,7 +128,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
         room = left_of(room, found)
         return found
 
-    return _REFERENCE.sub(replace, text) if "$" in text else text
+    return REFERENCE.sub(replace, text) if "$" in text else text
 
 
 def expanded(words: tuple[str, ...], variables: Mapping[str, str]) -> tuple[str, ...]:
@@ -329,7 +332,7 @@ def _mount_error(process: Process, variables: Mapping[str, str], *, recursive: b
     unread = {each.name for each in script.variables if each.source and each.name not in variables}
     is_read = all(_texts(process, each.source) for each in script.env_from)
     for mount in script.mounts:
-        names = {match[1] for match in _REFERENCE.finditer(mount.expression) if match[1]}
+        names = {match[1] for match in REFERENCE.finditer(mount.expression) if match[1]}
         if not names & unread and (is_read or names <= variables.keys()):
             missing = sorted(name for name in names if not variables.get(name))
             if missing:

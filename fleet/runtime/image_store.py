@@ -19,6 +19,7 @@ from fleet.runtime.containers import full_name, image_name
 NAMES_MAX = 5  # Source: pkg/kubelet/nodestatus/setters.go, MaxNamesPerImageInNodeStatus
 PINNED = "registry.k8s.io/pause"  # containerd pins the image of its sandboxes
 LISTS_MAX = 256
+SOMEBODY = "pull secret"  # all pods with a pull secret are one owner: nobody reads what it says
 
 
 class Image(NamedTuple):
@@ -42,7 +43,7 @@ class NodeImages:
     listed: int
     reported: int
     bytes: int  # of those that are there
-    open: int = 0  # what was pulled without credentials
+    owners: set[tuple[str, str]] = field(default_factory=set)  # whose credentials pulled an ID
     list_due_ns: int = 0  # the refresh of the cache, 0 for never
     gc_due_ns: int = 0  # the timer that counts
     gc_failed: int = 0  # number of the last collection that failed; the first, at start, does
@@ -85,11 +86,13 @@ class ImageStore:
         found = self._by_name.get(name, 0) & self._present(node)
         return self._images[found.bit_length() - 1] if found else None
 
-    def is_open(self, node: int, image: Image) -> bool:
-        """Return whether all pods may use an image: nobody pulled it, or without credentials."""
+    def is_open(self, node: int, image: Image, owner: str = "") -> bool:
+        """Return whether an image was pulled for an owner, for all pods, or by no kubelet."""
         entry = self._nodes.get(node)
-        found = self._preloaded | (0 if entry is None else entry.open)
-        return any(self._by_name[name] & found for name in image.names)
+        known = {(image.id, ""), (image.id, owner)}
+        if entry is not None and not known.isdisjoint(entry.owners):
+            return True
+        return any(self._by_name[name] & self._preloaded for name in image.names)
 
     def shown(self, image: str) -> tuple[str, str]:
         """Return what a container of an image shows as its image and its imageID.
@@ -107,16 +110,16 @@ class ImageStore:
         return self._preloaded_bytes if found is None else found.bytes
 
     def add(
-        self, node: int, name: str, size_bytes: int, now_ns: int, *, is_open: bool = False
+        self, node: int, name: str, size_bytes: int, now_ns: int, owner: str = SOMEBODY
     ) -> NodeImages:
-        """Put an image on a node under its full name; `is_open`: for all of its pods."""
+        """Put an image on a node under its full name; `owner`: of the credentials, "" for none."""
         number = self._number(_names(name), size_bytes)
         found = self.entry(node)
         if not found.present >> number & 1:
             found.present |= 1 << number
             found.bytes += size_bytes
             found.seen_ns[number] = now_ns
-        found.open |= is_open << number
+        found.owners.add((self._images[number].id, owner))
         return found
 
     def remove(self, node: int, number: int) -> None:
@@ -124,7 +127,7 @@ class ImageStore:
         found = self.entry(node)
         assert found.present >> number & 1, number
         found.present &= ~(1 << number)
-        found.open &= ~(1 << number)
+        found.owners = {each for each in found.owners if each[0] != self._images[number].id}
         found.bytes -= self._images[number].size_bytes
         found.seen_ns.pop(number, None)
         found.used_ns.pop(number, None)

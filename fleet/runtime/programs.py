@@ -128,7 +128,8 @@ def _script(
         process.start_ns,
         is_own=is_own,
     )
-    return Script(expanded(words, variables), files, term_ns, is_asked=is_asked)
+    words = expanded(words, variables) if is_own else words  # else as it is: handlers.go, Run
+    return Script(words, files, term_ns, is_asked=is_asked)
 
 
 class _Looked(Exception):  # noqa: N818 - it is none

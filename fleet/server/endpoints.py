@@ -279,11 +279,19 @@ def health(excluded: Sequence[str]) -> str:
 
 
 def found_pod(kubelet: VirtualKubelet, parameters: dict[str, str]) -> Pod | Refusal:
-    """Return the pod that a path names. Source: getExec, getPortForward."""
+    """Return the pod that a path names, whatever UID it gives. Source: getExec."""
     pod = find_pod(kubelet, parameters["podNamespace"], parameters["podID"])
-    if pod is None:
-        return Refusal(404, "pod does not exist")
-    uid = parameters.get("uid")
-    if uid and pod.uid != uid:
+    return Refusal(404, "pod does not exist") if pod is None else pod
+
+
+def forwarded_pod(asked: Asked, kubelet: VirtualKubelet, _now_ns: int) -> Pod | Refusal:
+    """Return the pod that a path names if the runtime has it. Source: getPortForward."""
+    pod, pods = found_pod(kubelet, asked.parameters), kubelet.pods
+    if isinstance(pod, Refusal) or pods is None:
+        return pod
+    if asked.parameters.get("uid", pod.uid) != pod.uid:
         return Refusal(404, "pod not found")
+    sandbox = pods.runtime.sandbox(pod.uid)
+    if sandbox is None or not (sandbox.ready or sandbox.is_running()):
+        return Refusal(500, f'pod not found ("{pod.full_name}")')
     return pod

@@ -213,13 +213,14 @@ def exec_in(
 
 
 def attach_to(
-    kubelet: VirtualKubelet, pod: Pod, container: str, *, stdin: bool, tty: bool, now_ns: int
+    kubelet: VirtualKubelet, pod: Pod, name: str, *, uid: str, stdin: bool, tty: bool, now_ns: int
 ) -> Session | Refusal:
-    """Attach to the command that a container runs. Source: GetAttach."""
-    target = _target(kubelet, pod, container, now_ns)
+    """Attach to the command of a container; `uid`: of its pod, "" for any. Source: GetAttach."""
+    target = _target(kubelet, pod, name, now_ns)
     if target is None:
-        text = f"container {container} not found in pod {pod.name}_{pod.namespace}"
-        return Refusal(SERVER_ERROR, text)
+        return Refusal(SERVER_ERROR, f"container {name} not found in pod {pod.full_name}")
+    if uid not in {"", pod.uid}:
+        return Refusal(SERVER_ERROR, f"pod {pod.full_name} not found")
     program = program_of(pod, target.spec)
     session = program.attached(target.process(now_ns), tty=tty) if stdin else None
     if session is None:

@@ -2,7 +2,7 @@
 
 They come from the same curves as what the eviction manager and the OOM watcher decide on. What is
 cumulative is the area under a curve; what pods used up that are gone is added, so that no counter
-falls while a kubelet runs.
+falls while a machine runs.
 Source: pkg/kubelet/stats/cri_stats_provider.go, listPodStatsPartiallyFromCRI; helper.go.
 Differs: a page cache, faults and the share of user time follow from memory and cpu.
 """
@@ -113,7 +113,7 @@ def node_usage(kubelet: VirtualKubelet, now_ns: int) -> NodeUse:
     model = env.model
     capacity = node_capacity(model)
     own = system_usage(model)
-    age_ns = now_ns - facts.started_ns
+    age_ns = now_ns - facts.booted_ns
     system = _cgroup(own, age_ns, spent(own, age_ns))
     network = spent(own, age_ns)
     loop = kubelet.pods
@@ -132,7 +132,7 @@ def node_usage(kubelet: VirtualKubelet, now_ns: int) -> NodeUse:
         model,
         capacity,
         env.wall_ns(now_ns),
-        env.wall_s(facts.started_ns),
+        env.wall_s(facts.booted_ns),
         _sum((system, pods_cgroup)),
         system,
         pods_cgroup,

@@ -15,7 +15,6 @@ from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import PortOutput, Refusal
-from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.runtime.ports import PortSession
 from fleet.server.byte_streams import ByteStream
 from fleet.server.endpoints import ConcurrencyLimit
@@ -47,15 +46,9 @@ class Forwarder:
 
     async def open(self, port: int) -> PortSession | Refusal:
         """Connect to a port; the caller is counted in `limit`. Raises NodeGoneError."""
-
-        def act(kubelet: VirtualKubelet, now_ns: int) -> PortSession | Refusal:
-            return port_of(kubelet, self.pod, port, now_ns)
-
-        return await self._reactor_thread.call(self._node, act)
-
-    def error_text(self, port: int, refusal: Refusal) -> str:
-        """Source: httpstream.go, portForward."""
-        return f"error forwarding port {port} to pod {self.pod.uid}, uid : {refusal.text}"
+        return await self._reactor_thread.call(
+            self._node, lambda kubelet, now_ns: port_of(kubelet, self.pod, port, now_ns)
+        )
 
     async def write(self, session: PortSession, data: bytes) -> int:
         """Hand the port at most `CHUNK_BYTES`; return how many bytes it took."""
@@ -238,7 +231,8 @@ class SpdyPortForward:
                     await forwarder.open(connection.port) if is_admitted else TOO_MANY_FORWARDED
                 )
                 if isinstance(session, Refusal):
-                    text = forwarder.error_text(connection.port, session)
+                    where = f"port {connection.port} to pod {forwarder.pod.uid}"
+                    text = f"error forwarding {where}, uid : {session.text}"
                     self._spdy.send(connection.error, text.encode(), is_last=True)
                     self._drop(connection)
                     await self._flush()

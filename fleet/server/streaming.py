@@ -9,7 +9,6 @@ from functools import partial
 
 from aiohttp import web
 
-from fleet.k8s.pods import Pod
 from fleet.k8s.streams import Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.server import endpoints, sessions
@@ -61,7 +60,8 @@ class Streaming:
         return await self._converse(asked, partial(exec_in, command=command))
 
     async def _attach(self, asked: endpoints.Asked) -> web.StreamResponse:
-        return await self._converse(asked, attach_to)
+        attach = partial(attach_to, uid=asked.parameters.get("uid", ""))
+        return await self._converse(asked, attach)
 
     async def _converse(
         self, asked: endpoints.Asked, begin: Callable[..., Session | Refusal]
@@ -135,10 +135,7 @@ class Streaming:
 
     async def _port_forward(self, asked: endpoints.Asked) -> web.StreamResponse:
         request = asked.request
-
-        def find(kubelet: VirtualKubelet, _now_ns: int) -> Pod | Refusal:
-            return endpoints.found_pod(kubelet, asked.parameters)
-
+        find = partial(endpoints.forwarded_pod, asked)
         pod = await self._reactor_thread.call(asked.node, find)
         if isinstance(pod, Refusal):
             return text(*pod)

@@ -375,6 +375,10 @@ def test_a_sandbox_that_dies_takes_its_containers_along(*, light: bool) -> None:
     if not light:
         told, _ = sim.events("SandboxChanged")
         assert told["message"] == "Pod sandbox changed, it will be killed and re-created."
+        for _ in range(2):
+            sim.go_wrong(type="SandboxDeath", nodes=["n-1"])
+            sim.run_for(seconds=8)
+        assert any("failed container first" in each for each in sim.said("BackOff"))
 
 
 @LIGHT

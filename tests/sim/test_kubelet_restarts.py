@@ -4,6 +4,7 @@ import pytest
 from world.simulation import EVERY_WATCH, WATCHES, Simulation
 
 from fleet.k8s.effects import NodeId
+from fleet.server.node_usage import node_usage
 
 pytest_plugins = ("sim_encodings",)
 
@@ -176,6 +177,9 @@ def test_a_second_restart_while_the_first_is_on() -> None:
     assert sim.condition("n-0") == "True"
     assert sim.status("web")["containerStatuses"][0]["restartCount"] == 0
     assert sim.reactor.restart([NodeId(0), NodeId(0)]) == 1
+    sim.run_for(10)
+    used = node_usage(sim.kubelet(0), sim.clock.now_ns()).cgroup
+    assert used.cpu_ns // used.cpu_nano > 60  # seconds: the machine's counters go on
 
 
 def test_a_node_that_is_removed_does_not_come_back() -> None:

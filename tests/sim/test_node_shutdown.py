@@ -56,6 +56,8 @@ def test_a_graceful_shutdown_ends_ordinary_pods_before_critical_ones() -> None:
     create_killed(sim, "web")
     create_killed(sim, "dns", priority=CRITICAL)
     sim.create_pod("done")
+    over = {"name": "c", "image": "busybox", "command": ["sleep", "39"]}  # until just before it
+    sim.create_pod("over", restartPolicy="Never", containers=[over])
     sim.run_for(seconds=39)
     assert ready(sim)[0] == "True"
     sim.run_for(seconds=1.05)
@@ -77,6 +79,8 @@ def test_a_graceful_shutdown_ends_ordinary_pods_before_critical_ones() -> None:
         assert container["state"]["terminated"]["exitCode"] == 143
     assert status(sim, "done")["phase"] == "Succeeded"  # it exits with 0
     assert "reason" not in status(sim, "done")
+    found = status(sim, "over")
+    assert (found["phase"], found["reason"]) == ("Succeeded", "Terminated")
     assert status(sim, "late")["phase"] == "Failed"
     assert status(sim, "late")["reason"] == "NodeShutdown"
     assert status(sim, "late")["message"] == (

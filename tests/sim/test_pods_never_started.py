@@ -121,6 +121,28 @@ def test_a_path_may_be_named_by_all_that_an_object_has(name: str, error: str) ->
     assert waiting(sim) == ({"reason": CONFIG_ERROR, "message": error} if error else {})
 
 
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ({"configMapKeyRef": {"name": "cfg", "key": "text"}}, ""),
+        ({"configMapKeyRef": {"name": "cfg", "key": "raw"}}, "couldn't find key raw in {}"),
+        (
+            {"resourceFieldRef": {"containerName": "x", "resource": "limits.cpu"}},
+            "container x not found",
+        ),
+    ],
+)
+def test_a_variable_needs_text_or_a_container(source: Object, error: str) -> None:
+    sim = started()
+    data = {"data": {"text": "a"}, "binaryData": {"raw": "Yg=="}}
+    sim.server.create(("configmaps", "default", "cfg"), data)
+    env = [{"name": "A", "valueFrom": source}]
+    sim.create_pod("p", containers=[{"name": "c", **PULLED, "env": env}])
+    sim.run_for(seconds=20)
+    text = error.format("ConfigMap default/cfg")
+    assert waiting(sim) == ({"reason": CONFIG_ERROR, "message": text} if error else {})
+
+
 @pytest.mark.parametrize(("length", "phase"), [(36, "Running"), (37, "Pending")])
 def test_a_full_name_has_64_characters_at_most(length: int, phase: str) -> None:
     sim = started()

@@ -88,6 +88,9 @@ def test_an_image_that_was_pulled_needs_credentials_again_or_none(*, checks: boo
     [pulled] = sim.events("Pulled", "q")
     assert pulled["message"].endswith("can be accessed by the pod") == checks
     assert asked(sim) == ["GET", "POST"] * (1 + checks)
+    sim.server.create(("serviceaccounts", "default", "other"), {})
+    create(sim, "r", container(imagePullPolicy="IfNotPresent"), serviceAccountName="other")
+    assert bool(sim.events("Pulling", "r")) == checks  # its account pulled nothing yet
 
 
 @pytest.mark.parametrize(("key", "calls"), [("example/role", 2), ("example/none", 1), ("", 1)])

@@ -41,6 +41,8 @@ def on_kubelet_start(turn: Turn) -> None:
     if entry is not None:
         entry.listed = entry.present
         entry.list_due_ns = entry.gc_due_ns = 0
+    by_age = turn.env.fidelity.pulls_images and turn.env.model.kubelet.image_maximum_gc_age_ns
+    if entry is not None or by_age:
         arm_image_gc(turn)
 
 

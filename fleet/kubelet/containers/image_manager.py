@@ -71,7 +71,7 @@ class Wanted(NamedTuple):
     image: str  # as the pod has it
     policy: str  # Always, IfNotPresent, Never
     behavior: ImageBehavior
-    has_secret: bool  # one of the pod's image pull secrets exists
+    owner: str  # of its credentials: SOMEBODY if a pull secret exists, an account, "" without any
 
 
 class _Pull(NamedTuple):
@@ -84,7 +84,7 @@ class _Pull(NamedTuple):
     began_ns: int
     done_ns: int
     error: str
-    is_open: bool  # nobody gave credentials for it
+    owner: str  # of the credentials
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +144,7 @@ class ImageManager:
         if pull.error:
             return self._fail(uid, pull, pull.error, turn.now_ns)
         images = turn.env.images
-        images.add(turn.node, pull.name, pull.size_bytes, turn.now_ns, is_open=pull.is_open)
+        images.add(turn.node, pull.name, pull.size_bytes, turn.now_ns, pull.owner)
         if turn.env.fidelity.pulls_images:
             arm_image_list(turn)
             arm_image_gc(turn)
@@ -159,14 +159,15 @@ class ImageManager:
     def _is_usable(self, wanted: Wanted, reference: ImageReference, turn: Turn) -> bool:
         """Return whether a node has an image, and the pod may use it.
 
-        A private image that was pulled with the secret of another pod has to be pulled again.
+        One that was pulled with the credentials of others has to be pulled again.
         Source: images/pullmanager/image_pull_manager.go, MustAttemptImagePull.
+        Differs: without credentials a pod may use it unless a PodBehavior says that it is private.
         """
         found = turn.env.images.find(turn.node, reference.full_name)
         if found is None:
             return False
-        is_private = wanted.behavior.error is PullError.UNAUTHORIZED and not wanted.has_secret
-        return not (is_private and _checks_credentials(found, turn))
+        is_asked = wanted.owner or wanted.behavior.error is PullError.UNAUTHORIZED
+        return not (is_asked and _checks_credentials(found, turn, wanted.owner))
 
     def _without_pull(
         self, wanted: Wanted, reference: ImageReference, turn: Turn
@@ -200,7 +201,7 @@ class ImageManager:
         began_ns = self._take_turn(turn) if is_timed else turn.now_ns
         error = ""
         cause = behavior.error
-        if cause is PullError.UNAUTHORIZED and wanted.has_secret:
+        if cause is PullError.UNAUTHORIZED and wanted.owner:
             cause = None
         if cause is not None:
             u = turn.env.draws.uniform(turn.node, _STREAM_ERROR << 32 | stream, turn.now_ns)
@@ -222,8 +223,8 @@ class ImageManager:
         done_ns = began_ns + duration_ns
         if is_timed:
             heapq.heappush(self._turns, done_ns)
-        is_open = not wanted.has_secret
-        return _Pull(wanted.image, name, size, turn.now_ns, began_ns, done_ns, error, is_open)
+        at = (turn.now_ns, began_ns, done_ns)
+        return _Pull(wanted.image, name, size, *at, error, wanted.owner)
 
     def _take_turn(self, turn: Turn) -> int:
         """Return when the next pull begins, and take that turn. Source: puller.go."""
@@ -263,9 +264,9 @@ class ImageManager:
         )
 
 
-def _checks_credentials(image: Image | None, turn: Turn) -> bool:
+def _checks_credentials(image: Image | None, turn: Turn, owner: str = "") -> bool:
     images, checks = turn.env.images, turn.env.model.release.checks_credentials
-    return checks and image is not None and not images.is_open(turn.node, image)
+    return checks and image is not None and not images.is_open(turn.node, image, owner)
 
 
 def adopt_images(pod: Pod, sandbox: Sandbox, turn: Turn) -> None:

@@ -43,6 +43,7 @@ from fleet.profile.container_behavior import CONFIG_ERROR, RUN_ERROR, StartFailu
 from fleet.profile.image_behavior import parse_image
 from fleet.runtime.container_config import TOO_MANY_ARGUMENTS, config_error
 from fleet.runtime.containers import BackOff, RunState, Sandbox
+from fleet.runtime.image_store import SOMEBODY
 from fleet.runtime.programs import is_unknown
 from fleet.runtime.runtime import OVER_BUDGET, Runtime
 
@@ -343,7 +344,10 @@ class KubeRuntimeManager:
         """Return whether a container must wait before it starts again. Source: doBackOff."""
         pod = worker.pod
         sandbox = self._runtime.sandbox(pod.uid)
-        old = sandbox.find(spec.name) if sandbox is not None else None
+        assert sandbox is not None, pod.uid
+        old = sandbox.find(spec.name)
+        if old is None and worker.had_actions:  # init containers that went with the sandbox before
+            old = next((each for each in sandbox.older if each.name == spec.name), None)
         if old is None:
             return False
         exit_ns = old.exit_ns
@@ -388,13 +392,14 @@ class KubeRuntimeManager:
         wanted, lookup = self._wanted(worker.pod, name, image, policy, turn), worker.lookup
         if lookup and not lookup.left and lookup.image == parse_image(image).full_name:
             worker.lookup = None
-            wanted = wanted._replace(has_secret=wanted.has_secret or lookup.is_found)
+            account = f"{worker.pod.namespace}/{worker.pod.spec.service_account}"
+            wanted = wanted._replace(owner=wanted.owner or (account if lookup.is_found else ""))
         return self._images.ensure(wanted, turn)
 
     def _wanted(self, pod: Pod, name: str, image: str, policy: str, turn: Turn) -> Wanted:
         behavior = turn.behavior(pod).container(name).image
         has_secret = len(pod.spec.pull_secrets) > len(self._missing_secrets(pod, turn))
-        return Wanted(pod.uid, image, policy, behavior, has_secret)
+        return Wanted(pod.uid, image, policy, behavior, SOMEBODY if has_secret else "")
 
     def _looks_up(self, worker: PodWorker, name: str, image: str, policy: str, turn: Turn) -> bool:
         """Look up credentials for an image that is to be pulled; return whether that takes time.

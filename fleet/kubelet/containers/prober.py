@@ -5,6 +5,9 @@ k8s.io/cri-client remote_runtime.go, execSyncV1; Go's net and net/http for the t
 Differs: nothing is connected to: the behaviour of the pod says how an attempt ends.
 """
 
+import re
+from urllib.parse import quote, unquote_to_bytes
+
 from fleet.clock import NS_PER_S
 from fleet.k8s.addresses import host_port
 from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
@@ -31,8 +34,7 @@ EXEC_ERROR = (
 )
 _NOT_SERVING = 'service unhealthy (responded with "NOT_SERVING")'
 _CLIENT_TIMEOUT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-
-
+_ESCAPED = re.compile(r"(?:[\w\-.~!$&'()*+,/:;=@\[\]#]|%[0-9A-Fa-f]{2})*", re.ASCII)
 _CANCELLED = "rpc error: code = Canceled desc = context canceled"
 CANCELLED = ProbeBehavior((ProbePhase(answer=ProbeAnswer.ERROR, output=_CANCELLED),))
 """What the commands of a pod that ends come to."""
@@ -101,9 +103,11 @@ def _output(probe: ProbeSpec, found: ProbeAttempt, pod_ip: str) -> str:
         return f"dial tcp {address}: i/o timeout" if timed_out else refused
     if found.answer is ProbeAnswer.FAILURE:
         return f"HTTP probe failed with statuscode: {found.phase.status_code or STATUS_CODE}"
-    path = probe.path if probe.path.startswith("/") else f"/{probe.path}"
-    error = _CLIENT_TIMEOUT if timed_out else refused
-    return f'Get "{probe.scheme}://{address}{path}": {error}'
+    path, mark, query = probe.path.partition("?")
+    if not _ESCAPED.fullmatch(path):  # net/url, EscapedPath: as it is, or all of it anew
+        path = quote(unquote_to_bytes(path), safe="$&+,/:;=@#")
+    url = f"{probe.scheme}://{address}/{path.removeprefix('/')}{mark}{query}"
+    return f'Get "{url}": {_CLIENT_TIMEOUT if timed_out else refused}'
 
 
 def _grpc_output(found: ProbeAttempt, address: str, within: str) -> str:

@@ -214,7 +214,7 @@ def pod_stats(terms: PodTerms, now_ns: int) -> PodStats:
 def node_use(
     model: NodeModel, pods: Iterable[PodTerms], started_ns: int, image_bytes: int
 ) -> NodeUse:
-    """Return what is used of a node whose kubelet started at `started_ns`."""
+    """Return what is used of a node whose machine booted at `started_ns`."""
     found = tuple(pods)
     system, capacity = system_usage(model), node_capacity(model)
 

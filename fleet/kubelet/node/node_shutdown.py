@@ -16,7 +16,7 @@ from operator import itemgetter
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import PowerOff, Timer
-from fleet.k8s.pods import PodUid
+from fleet.k8s.pods import Pod, PodUid
 from fleet.kubelet.pod_worker import PodKill, PodWorker, Workers, WorkerState, disruption_target
 from fleet.kubelet.turn import Turn
 from fleet.profile.machine import POWER_OFF_DELAY
@@ -103,11 +103,7 @@ class NodeShutdown:
                 self._deadline_ns = turn.now_ns + seconds * NS_PER_S
                 turn.arm(self._deadline_ns, Timer.SHUTDOWN)
                 found = [workers[uid] for uid in members if uid in workers]
-                graces = [min(seconds, each.pod.spec.termination_grace_s) for each in found]
-                return [
-                    (each, PodKill(REASON, MESSAGE, grace_s, disruption_target(each.pod, MESSAGE)))
-                    for each, grace_s in zip(found, graces, strict=True)
-                ]
+                return [(each, _kill(each.pod, seconds)) for each in found]
         off_ns = turn.now_ns + self._off_after_ns
         if self._cancel_ns and self._cancel_ns < off_ns:
             self._is_over = True
@@ -116,6 +112,12 @@ class NodeShutdown:
             self._off_ns = off_ns
             turn.arm(off_ns, Timer.SHUTDOWN)
         return []
+
+
+def _kill(pod: Pod, seconds: int) -> PodKill:
+    grace_s = min(seconds, pod.spec.termination_grace_s)
+    target = disruption_target(pod, MESSAGE)
+    return PodKill(REASON, MESSAGE, grace_s, target, keeps_success=True)
 
 
 def arm_shutdown(turn: Turn) -> None:

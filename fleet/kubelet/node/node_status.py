@@ -88,6 +88,8 @@ class NodeStatus:
     def start(self, turn: Turn) -> None:
         """Begin to register; the loop sleeps before each try, the first one too."""
         turn.facts.started_ns = turn.now_ns
+        if not turn.finds_plugins:
+            turn.facts.booted_ns = turn.now_ns
         is_quick = self.is_settled or not turn.env.fidelity.registers_in_steps
         waits_ns = 0 if is_quick else self._delay_ns
         self._register_at(turn.now_ns + waits_ns, turn)

@@ -273,7 +273,7 @@ class ResourceMonitor:
 
     def _use(self, pods: Mapping[PodUid, PodTerms], turn: Turn) -> NodeUse:
         image_bytes = turn.env.images.used_bytes(turn.node)
-        return node_use(turn.env.model, pods.values(), turn.facts.started_ns, image_bytes)
+        return node_use(turn.env.model, pods.values(), turn.facts.booted_ns, image_bytes)
 
     def _plan(self, evictions: EvictionManager, turn: Turn) -> None:
         """Set the timer of the next instant that matters."""

@@ -56,6 +56,9 @@ ObjectKey = tuple[WatchKind, str, str]  # kind, namespace, name
 LEFT_MAX = 64  # objects of which a node knows the last texts once no pod of it refers to them
 
 
+_UNREAD = ObjectData("", "")
+
+
 @dataclass(slots=True, eq=False)
 class _Object:
     """A ConfigMap or Secret as its watch shows it."""
@@ -66,9 +69,7 @@ class _Object:
     synced: bool = False
     exists: bool = False
     seen: bool = False  # since the watch was started
-    keys: tuple[str, ...] = ()
-    data: ObjectData | None = None  # shared by the nodes that have the same
-    immutable: bool = False
+    data: ObjectData = _UNREAD  # shared by the nodes that have the same
     stopped: bool = False  # the watch: immutable and read, or idle, or not wanted at all
     asked_ns: int = -1  # when the newest answer to a GET came, -1 for none that counts
     error: str = ""  # why a GET failed
@@ -109,7 +110,7 @@ class ObjectManager:
             found.readers -= key in often
             if not found.refs:
                 del self._objects[key]
-                if found.data is not None and found.exists and is_read:
+                if found.exists and is_read:
                     # Of what the logs of pods that have ended are computed from, the last ones.
                     if self._left is None:
                         self._left = {}
@@ -156,7 +157,7 @@ class ObjectManager:
         """Stop to watch what was read and will never change."""
         for key in references(pod):
             found = self._objects.get(key)
-            if found is not None and found.immutable and found.exists and not found.stopped:
+            if found is not None and found.data.immutable and found.exists and not found.stopped:
                 found.stopped = True
                 turn.out.append(StopWatch(turn.node, *key))
 
@@ -170,7 +171,7 @@ class ObjectManager:
         data = event.record
         if event.type is EventType.DELETED or not isinstance(data, ObjectData):
             return event.type is EventType.DELETED
-        return data is not found.data and any(each not in data.keys for each in found.keys)
+        return data is not found.data and any(each not in data.keys for each in found.data.keys)
 
     def on_event(self, event: WatchEvent) -> bool:
         """Note what a watch says; return whether the object can be read by now."""
@@ -184,8 +185,6 @@ class ObjectManager:
             found.exists = found.seen = True
             if isinstance(event.record, ObjectData):
                 found.data = event.record
-                found.keys = event.record.keys
-                found.immutable = event.record.immutable
         elif event.type is EventType.DELETED:
             found.exists = False
         return found.synced
@@ -206,7 +205,7 @@ class ObjectManager:
         if not found.exists:
             return found.error or f'{NAMES[kind]} "{name}" not found', False
         for each in source.keys:
-            if each not in found.keys:
+            if each not in found.data.keys:
                 return _KEY_MISSING[kind] % each, False
         return "", False
 
@@ -224,7 +223,7 @@ class ObjectManager:
                 continue
             if not found.exists:
                 return found.error or f'{NAMES[kind]} "{source.name}" not found'
-            if source.key and source.key not in found.keys:
+            if source.key and source.key not in {*found.data.keys} - {*found.data.binary}:
                 where = f"{source.kind} {pod.namespace}/{source.name}"
                 return f"couldn't find key {source.key} in {where}"
         return ""
@@ -235,7 +234,7 @@ class ObjectManager:
         if is_polled(turn):
             return found
         found.read_ns = turn.now_ns
-        if found.stopped and not found.immutable:
+        if found.stopped and not found.data.immutable:
             found.stopped = found.seen = False
             turn.out.append(StartWatch(turn.node, *key))
         if not found.readers:
@@ -299,8 +298,7 @@ class ObjectManager:
             old = found.data if had_one and _strategy(turn) == "Cache" else None
             if old is not None and int(data.resource_version) < int(old.resource_version):
                 return
-            found.data, found.keys, found.immutable = data, data.keys, data.immutable
-            found.synced = found.exists = True
+            found.data, found.synced, found.exists = data, True, True
             found.asked_ns, found.error = turn.now_ns, ""
         elif reply.kind is ReplyKind.NOT_FOUND:
             found.synced, found.exists = True, False

@@ -276,8 +276,8 @@ def _binary(values: dict[str, str] | None) -> dict[str, str]:
 
 def _object_data(obj: Json, texts: dict[str, str]) -> ObjectData:
     meta, immutable = obj["metadata"], obj.get("immutable") or False
-    version = meta.get("resourceVersion", "")
-    return ObjectData(meta["name"], version, tuple(texts), immutable, tuple(texts.values()))
+    version, binary = meta.get("resourceVersion", ""), tuple(obj.get("binaryData") or ())
+    return ObjectData(meta["name"], version, tuple(texts), immutable, tuple(texts.values()), binary)
 
 
 decode_attachment = _reader(partial(read, AttachmentView))

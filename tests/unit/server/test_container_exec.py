@@ -4,13 +4,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiohttp.web import BaseRequest
 from world.pod_world import World, container, make_pod
 
-from fleet.k8s.effects import Outbox
-from fleet.k8s.pods import Pod, PodUid, ProbeSpec, ScriptSpec
+from fleet.k8s.effects import NodeId, Outbox
+from fleet.k8s.pods import Pod, PodUid, ProbeSpec, ScriptSpec, Variable
 from fleet.k8s.streams import Output, Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.turn import Turn
+from fleet.profile.kubelet_configuration import KubeletConfiguration
+from fleet.server.endpoints import Asked, forwarded_pod, found_pod
 from fleet.server.host_interface import (
     AttachSession,
     ExecSession,
@@ -45,9 +48,18 @@ def begun(world: World, *words: str, tty: bool = False) -> ExecSession:
     return session
 
 
-def attached(world: World, name: str = "c", *, tty: bool = False) -> Session | Refusal:
+def attached(
+    world: World, name: str = "c", *, tty: bool = False, uid: str = ""
+) -> Session | Refusal:
     at = (kubelet(world), pod_of(world), name)
-    return attach_to(*at, stdin=False, tty=tty, now_ns=world.now_ns)
+    return attach_to(*at, uid=uid, stdin=False, tty=tty, now_ns=world.now_ns)
+
+
+def forwarded(world: World, uid: str) -> Pod | Refusal:
+    parameters = {"podNamespace": "default", "podID": "web", "uid": uid}
+    assert found_pod(kubelet(world), parameters) == pod_of(world)  # whatever the UID
+    asked = Asked(cast("BaseRequest", None), NodeId(0), KubeletConfiguration(), parameters)
+    return forwarded_pod(asked, kubelet(world), world.now_ns)
 
 
 def run(world: World, *words: str) -> Output:
@@ -81,16 +93,23 @@ def test_only_a_container_that_runs_takes_commands() -> None:
     refused = exec_in(*args, "x", ("ls",), stdin=False, tty=False, now_ns=world.now_ns)
     assert refused == Refusal(500, 'container not found ("x")')
     assert attached(world, "x") == Refusal(500, "container x not found in pod web_default")
+    assert attached(world, uid="other") == Refusal(500, "pod web_default not found")
+    assert forwarded(world, "other") == Refusal(404, "pod not found")
+    assert forwarded(world, args[1].uid) == args[1]
     session = begun(world, "sleep", "99")
     assert session.advance(FAR, world.now_ns).exit_code is None
     world.run(15)
     assert session.advance(FAR, world.now_ns).exit_code == 137
     refused_by_network = "dial tcp4 127.0.0.1:80: connect: connection refused"
     assert refused_by_network in str(port_of(*args, 80, world.now_ns))
+    assert forwarded(world, args[1].uid) == Refusal(500, 'pod not found ("web_default")')
 
 
 def test_what_a_command_writes_the_script_sees() -> None:
-    world = scripted("until [ -f /tmp/go ]; do sleep 1; done; cat /tmp/go; exit 3")
+    script = "until [ -f /tmp/go ]; do sleep 1; done; cat /tmp/go; exit 3"
+    env = ScriptSpec((Variable("A", "x"),))
+    world = started("sh", "-c", script, script=env)
+    assert run(world, "echo", "$(A)").stdout == b"$(A)\n"  # which only a shell would replace
     world.run(60)
     assert world.container().state.__class__.__name__ == "RunningState"
     assert run(world, "sh", "-c", "echo gone > /tmp/go").exit_code == 0

@@ -10,6 +10,7 @@ from fleet.kubelet.containers.image_gc_manager import (
     format_size,
     garbage_collect,
     image_disk,
+    on_kubelet_start,
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
@@ -145,6 +146,8 @@ def test_no_disk_at_all_is_told() -> None:
 
 def test_images_may_have_a_greatest_age() -> None:
     disk = Disk(image_maximum_gc_age_ns=3600 * NS_PER_S)
+    on_kubelet_start(turn(disk.env, disk.now_ns, disk.out))  # before it has pulled any
+    assert len(disk.out) == 1
     disk.add("a:1", 1)
     disk.add("b:1", 1)
     disk.after(3000)

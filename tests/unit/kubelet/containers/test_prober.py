@@ -37,10 +37,10 @@ def event(
     [
         (HTTP, "Failure", "HTTP probe failed with statuscode: 503"),
         (
-            HTTP,
+            HTTP._replace(path="/a (b)?c d"),
             "Refused",
             (
-                'Get "http://10.0.0.9:8080/healthz": dial tcp 10.0.0.9:8080: '
+                'Get "http://10.0.0.9:8080/a%20%28b%29?c d": dial tcp 10.0.0.9:8080: '
                 "connect: connection refused"
             ),
         ),

@@ -4,10 +4,11 @@ from fleet.k8s.pod_template import decode_probe
 from fleet.k8s.pods import ProbeSpec
 
 PORTS = [{"name": "web", "containerPort": 8080}]
+ENV = [{"name": "A", "value": "x"}, {"name": "B", "valueFrom": {"fieldRef": {}}}]
 
 
 def decoded(probe: dict[str, object]) -> ProbeSpec:
-    found = decode_probe({"ports": PORTS, "livenessProbe": probe}, "livenessProbe")
+    found = decode_probe({"ports": PORTS, "env": ENV, "livenessProbe": probe}, "livenessProbe")
     assert found is not None
     return found
 
@@ -42,7 +43,8 @@ def test_every_field() -> None:
     assert decoded(probe) == ProbeSpec(
         "httpGet", "https", "h", 8080, "/healthz", (), "", 1, 2, 3, 4, 5, 0
     )
-    assert decoded({"exec": {"command": ["cat", "/f g"]}}).command == ("cat", "/f g")
+    words = ["cat", "/f g", "$(A)$(B)", "$$(A)", "$(C)"]
+    assert decoded({"exec": {"command": words}}).command == ("cat", "/f g", "x", "$(A)", "$(C)")
 
 
 @pytest.mark.parametrize(
