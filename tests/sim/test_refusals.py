@@ -79,6 +79,20 @@ def test_a_pod_that_is_gone_is_read_with_each_status_until_housekeeping_drops_it
     assert len(sim.calls(verb="GET", path="/pods/gone")) == before + reads
 
 
+def test_a_refused_pod_that_somebody_holds_is_ended_in_one_sync() -> None:
+    """Nothing of it ever ran, so that nothing is to be stopped: 0.4 s lay in between."""
+    sim = started()
+    sim.create_pod("big", containers=[container(cpu="5")])
+    sim.run_for(seconds=5)
+    sim.server.update("pods", "big", {"metadata": {"finalizers": ["a.example.com/b"]}}, "default")
+    since_s = sim.now_s
+    sim.server.delete_pod("big")
+    sim.run_for(seconds=5)
+    told = sim.calls("n-0", path="/pods/big", since_s=since_s)
+    assert told[-1].verb == "DELETE"
+    assert told[-1].t_ns - told[0].t_ns < 50_000_000
+
+
 def test_a_refused_pod_that_is_deleted_at_once_goes() -> None:
     sim = started()
     sim.create_pod("big", containers=[container(cpu="5")])
