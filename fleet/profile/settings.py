@@ -243,7 +243,7 @@ class Settings(BaseModel):
     run_dir: Annotated[Path | None, Shown(variable=None)] = None
     """Directory for summary, time series and report (default runs/<id>)."""
     slo: Path | None = None
-    """File of SLOs to judge the run by (default: SIG Scalability's)."""
+    """File of SLOs to judge the run by (default: SIG Scalability's, and fleet's own)."""
     no_report: bool = False
     """Write no report.html at the end."""
     title: Annotated[str, Shown("TEXT")] = ""

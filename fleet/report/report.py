@@ -96,7 +96,7 @@ class ServiceLevel:
     sli: str = figure("", "which indicator ([all of them](slo.md))")
     phase: str = figure("", "`steady` or `run`: which part of the run it is of")
     percentile: float = figure(99.0, "of the samples; 100 for single figures")
-    measured: float | None = figure(None, "seconds, or a count")
+    measured: float | None = figure(None, "seconds, nodes or percent")
     p50: float | None = figure(
         None, "seconds: the median of the same, of the slowest kind of request; `null`: none"
     )
@@ -105,7 +105,7 @@ class ServiceLevel:
     client: float | None = figure(
         None, "seconds: the same as the nodes saw it, network and queues of the server included"
     )
-    limit: float | None = figure(None, "seconds, or a count: the most there may be; `null`: none")
+    limit: float | None = figure(None, "the most there may be, as `measured`; `null`: none")
     source: str = figure("", "who set the limit: `SIG Scalability`, `fleet` or a file")
     judged: bool = figure(default=False, words="whether it counts for the verdict")
     met: bool | None = figure(None, "whether it was within its limit; `null`: not known")

@@ -1,6 +1,6 @@
 """What a run is held to, and how it did: objectives, service level indicators, and what met them.
 
-SIG Scalability's objectives are the default; `--slo FILE` changes them:
+SIG Scalability's objectives and fleet's own are the default; `--slo FILE` changes them:
 
     apiVersion: fleet.emulator/v1alpha1
     kind: ServiceLevelObjectives
@@ -110,7 +110,7 @@ class Objective(NamedTuple):
     sli: str
     percentile: float
     limit: float
-    """Seconds, a count, or a hundredth of all."""
+    """Seconds, a count, or percent of all."""
     source: str
     is_judged: bool = True
     """Whether it decides the verdict, or is only shown."""

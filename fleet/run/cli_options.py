@@ -49,7 +49,7 @@ EXITS = {
     Exit.EXPECTATION_FAILED: "A service level or another expectation is not met.",
     Exit.USAGE: "An option, a file or a combination of them is wrong.",
     Exit.SETUP: "The set-up failed: a program, a port, a permission, a server.",
-    Exit.INVALID: "The result is invalid or incomplete; the reasons are printed.",
+    Exit.INVALID: "The result is invalid, incomplete or not judged as asked; see the reasons.",
     Exit.INTERRUPTED: "Interrupted: a second Ctrl-C, or one before there were nodes.",
 }
 EXAMPLES = "\b\nExamples:\n"

@@ -300,7 +300,7 @@ class ScenarioSpec(Spec):
     start: StartMode = StartMode.SETTLED
     node_pools: Annotated[tuple[NodePool, ...], Field(min_length=1)]
     phases: Annotated[tuple[PhaseSpec, ...], Field(min_length=1)]
-    defaults: bool = True  # hold it to SIG Scalability's SLOs as well
+    defaults: bool = True  # hold it to the default SLOs as well
     expectations: tuple[ExpectationSpec, ...] = ()
 
     @property
