@@ -293,13 +293,13 @@ class PodWorker:
         """Return whether the pod was not admitted, and nothing was cleaned up after it yet."""
         return self.began_ns == REFUSED
 
-    def terminate_refused(self, state: WorkerState) -> None:
+    def terminate_refused(self) -> None:
         """Clean up after a pod that was not admitted: upstream's first worker of it does.
 
-        Source: UpdatePod, isPodStatusCacheTerminal; a SyncPodKill begins with TERMINATING.
+        Source: UpdatePod, isPodStatusCacheTerminal, also of a SyncPodKill.
         """
         assert self.was_refused, self.state
-        self.state = state
+        self.state = WorkerState.TERMINATED
 
     def fail(self, retry_ns: int = 0) -> None:
         """Note that the running sync failed; `retry_ns` is the end of a back-off, if it is one."""

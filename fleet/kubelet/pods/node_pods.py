@@ -406,7 +406,7 @@ class NodePods:
                 turn.report(Milestone.POD_REMOVED)
                 self.admission.retry_resizes(turn)
                 if worker.was_refused and turn.env.fidelity.reports_each_step:
-                    self._end_refused(worker, WorkerState.TERMINATED, turn)
+                    self._end_refused(worker, turn)
                 elif worker.kill():
                     self._syncer.interrupt(worker, turn)
                 elif worker.state is WorkerState.TERMINATING:
@@ -442,7 +442,7 @@ class NodePods:
             self._syncer.interrupt(worker, turn)
         elif worker.was_refused and not is_reconcile and turn.env.fidelity.reports_each_step:
             if turn.env.model.release.heeds_unadmitted:
-                self._end_refused(worker, WorkerState.TERMINATED, turn)
+                self._end_refused(worker, turn)
             elif pod.deleting:
                 self.statics.manager.arm(turn)
         elif self.admission.holds(worker):
@@ -455,10 +455,10 @@ class NodePods:
         if turn.env.fidelity.reports_each_step:
             for worker in list(self.workers.values()):
                 if worker.was_refused and worker.pod.deleting:
-                    self._end_refused(worker, WorkerState.TERMINATING, turn)
+                    self._end_refused(worker, turn)
 
-    def _end_refused(self, worker: PodWorker, state: WorkerState, turn: Turn) -> None:
-        worker.terminate_refused(state)
+    def _end_refused(self, worker: PodWorker, turn: Turn) -> None:
+        worker.terminate_refused()
         self._syncer.sync(worker, turn)
 
     def _on_volumes(self, uids: list[PodUid], turn: Turn) -> None:
