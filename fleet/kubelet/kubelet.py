@@ -171,7 +171,7 @@ class VirtualKubelet:
         csi.start(turn)
         *first, last = base_watches(turn.env)
         turn.out.extend(StartWatch(node, kind) for kind in first)
-        runtime = turn.env.runtimes.get(node)
+        runtime = turn.env.runtimes.get(node) if self.pods is None else self.pods.runtime
         if runtime is not None and next(iter(runtime), None) is not None:  # pods, with volumes
             turn.call(Op.GET_NODE_ATTACHED)
         self.lease.ensure(turn)

@@ -85,26 +85,6 @@ def test_a_server_of_1_34_takes_restart_rules_from_pods(
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_pod_with_a_finalizer_stays_until_it_is_taken(model: NodeModel, encoding: str) -> None:
-    def held(scene: Scene) -> None:
-        made = pod("held")
-        made["metadata"]["finalizers"] = ["example.com/held"]
-        scene.create(made)
-        scene.until_running("held")
-        scene.ask_to_delete("held")
-        scene.until_over("held")
-        scene.pause(10)
-        found = scene.get(FLEET, "pods", "held")
-        assert found is not None
-        assert found["metadata"]["deletionGracePeriodSeconds"] == 0
-        scene.patch("pods", "held", {"metadata": {"finalizers": None}})
-        assert scene.get(FLEET, "pods", "held") is None
-
-    play, _ = played("held", held, model, encoding)
-    assert not play.failures
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_pod_has_what_its_classes_say(model: NodeModel, encoding: str) -> None:
     def classes(scene: Scene) -> None:
         meta = {"metadata": {"name": "own"}}

@@ -1,6 +1,7 @@
 """Kubelets whose processes restart, in virtual time: start-up against what is there already."""
 
 import pytest
+from world.pod_world import model_of
 from world.simulation import EVERY_WATCH, WATCHES, Simulation
 
 from fleet.k8s.effects import NodeId
@@ -50,11 +51,16 @@ def test_the_requests_of_a_kubelet_that_restarts() -> None:
     assert sim.transport.hung_up == [0]
     assert sim.server.open_watches == WATCHES
     assert sim.reactor.counts.watches_open == WATCHES
+
+
+@pytest.mark.parametrize("path", ["", "/etc/kubernetes/manifests"])
+def test_the_node_is_read_for_what_is_attached_of_the_volumes_of_pods(path: str) -> None:
+    sim = Simulation(model=model_of(kubeletConfiguration={"staticPodPath": path}))
     sim.create_pod("web")
     sim.run_for(60)
     since_s = restart(sim, 0)
     sim.run_for(8)
-    assert shape(sim, since_s)["GET /nodes/n-0 200"] == 3  # what is attached of its volumes
+    assert shape(sim, since_s)["GET /nodes/n-0 200"] == 3
 
 
 def test_the_start_is_told_again_and_the_node_stays_ready() -> None:

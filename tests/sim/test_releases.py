@@ -339,6 +339,12 @@ def test_a_change_of_a_refused_pod_is_acted_on_or_ignored(release: Release) -> N
     sim.run_for(20)
     assert sim.phase("big") == "Failed"
     since_s = sim.now_s
-    sim.server.update("pods", "big", {"metadata": {"labels": {"a": "b"}}}, "default")
+    edit = {"labels": {"a": "b"}, "finalizers": ["example.com/held"]}
+    sim.server.update("pods", "big", {"metadata": edit}, "default")
     sim.run_for(20)
     assert bool(sim.calls("n-0", path="/pods/big", since_s=since_s)) == (release is not V1_37)
+    since_s = sim.now_s
+    sim.server.delete_pod("big")
+    sim.run_for(20)
+    found = [each.verb for each in sim.calls("n-0", path="/pods/big", since_s=since_s)]
+    assert found == ["GET", *(["PATCH"] if release is V1_37 else []), "DELETE"]

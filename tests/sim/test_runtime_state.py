@@ -38,7 +38,9 @@ def test_a_runtime_that_is_down_makes_the_node_not_ready_after_30_s(*, light: bo
     )
     sim.run_for(seconds=99)
     said = version(sim)
-    sim.run_for(seconds=12)
+    sim.run_for(seconds=2)
+    sim.server.update("nodes", "n-0", {"metadata": {"labels": {"mine": "x"}}})
+    sim.run_for(seconds=10)
     assert (ready(sim)["status"], version(sim)) == ("True", "containerd://Unknown")
     down_s = run_until(sim, "False", 60)
     assert 125 <= down_s < 142  # the last good check is up to 5 s old; then the next tick of 10 s

@@ -259,6 +259,10 @@ def test_volumes_of_pods_stay_in_use_while_a_kubelet_restarts() -> None:
     sim.inject(ApiServerAnswers(500), seconds=1.5)
     sim.run_for(seconds=1.5)
     assert reads(sim, since_s).count("nodes") > 10
+    while sim.kubelet().pods is None:
+        sim.run_for(seconds=0.02)
+    since_s = sim.now_s
+    sim.reactor.restart([NodeId(0)])  # before the one that has the pods has read their claims
     for _ in range(300):
         sim.run_for(seconds=0.1)
         assert sim.server.get("nodes", "n-0")["status"]["volumesInUse"] == [UNIQUE]

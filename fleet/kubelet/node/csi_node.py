@@ -45,12 +45,12 @@ ROUND_FIRST_NS = 30 * NS_PER_MS
 ROUND_FACTOR = 8  # 30 ms, 240 ms, 1.9 s, 15 s, 123 s; the last round is followed by the first
 JITTER = 0.1
 _JITTER_STREAM = 0xC51
-STORAGE_ERROR = "CSINode is not yet initialized"
+STORAGE_ERROR = "CSINode is not yet initialized"  # why a node is not Ready before its first round
 ROUND_ERROR = (
     "failed to initialize CSINode: error updating CSINode annotation: timed out waiting for the "
     "condition; caused by: "
 )
-"""Why a node is not Ready before its CSINode is there. Source: csi_plugin.go, initializeCSINode."""
+"""Why that is so after a round of tries. Source: csi_plugin.go, initializeCSINode."""
 
 
 @dataclass(slots=True, eq=False)

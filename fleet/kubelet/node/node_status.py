@@ -209,7 +209,8 @@ class NodeStatus:
         looks = env.fidelity.follows_own_node and env.registers
         if not looks or report is None or not self._reported_ns:
             return
-        key = hash((report.raw, *map(view.labels.get, node_reconcile.REQUIRED_LABELS)))
+        labels = map(view.labels.get, node_reconcile.REQUIRED_LABELS)
+        key = hash((report.raw, turn.node in env.silent, *labels))
         is_sound = key == self._sound
         patch = (
             None

@@ -92,12 +92,16 @@ class ClaimVolumes:
         return cls(_devices=devices, _found=frozenset(devices)) if devices else None
 
     def checkpoint(self) -> dict[str, list[PodUid]]:
-        """Return the volumes that are attached, and the pods for which their mounts began."""
-        left: dict[str, list[PodUid]] = {}
+        """Return the volumes that are attached, and the pods for which their mounts began.
+
+        What was found stays found, also of pods whose claims were not read yet.
+        """
+        left = {name: self._devices[name] for name in self._found}
         for uid, volumes in self._pods.items():
             for each in volumes:
-                if each.view and self._is_attachable(each) and each.step >= Step.MOUNT:
-                    left.setdefault(each.view.unique_name, []).append(uid)
+                name = each.view.unique_name if each.view else ""
+                if name in self._devices and name not in self._found and each.step >= Step.MOUNT:
+                    left.setdefault(name, []).append(uid)
         return left
 
     def keep(self, uids: Container[PodUid]) -> None:
