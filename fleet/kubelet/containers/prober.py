@@ -104,7 +104,7 @@ def _output(probe: ProbeSpec, found: ProbeAttempt, pod_ip: str) -> str:
     if found.answer is ProbeAnswer.FAILURE:
         return f"HTTP probe failed with statuscode: {found.phase.status_code or STATUS_CODE}"
     path, mark, query = probe.path.partition("?")
-    if not _ESCAPED.fullmatch(path):  # net/url, EscapedPath: as it is, or all of it anew
+    if not _ESCAPED.fullmatch(path):  # net/url, EscapedPath: as it is, or with each part escaped
         path = quote(unquote_to_bytes(path), safe="$&+,/:;=@#")
     url = f"{probe.scheme}://{address}/{path.removeprefix('/')}{mark}{query}"
     return f'Get "{url}": {_CLIENT_TIMEOUT if timed_out else refused}'
