@@ -14,6 +14,7 @@ from oracle import (
     scenes_changes,
     scenes_claims,
     scenes_lifecycle,
+    scenes_mixed,
     scenes_node,
     scenes_objects,
     scenes_plugins,
@@ -302,7 +303,9 @@ DRIVERS = Half(
     ),
 )
 """A node with volumes of CSI drivers."""
-HALVES = (SHORT, LONG, NODES, PODS, BARE, ASKED, PLUGINS, DRIVERS)
+MIXED = Half("mixed", scenes_mixed.SCENES)
+"""Where two things of a pod's life come together."""
+HALVES = (SHORT, LONG, NODES, PODS, BARE, ASKED, PLUGINS, DRIVERS, MIXED)
 UNRECORDED = (
     scenes_variants.asked,
     scenes_plugins.csi_volumes,
