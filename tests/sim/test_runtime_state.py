@@ -162,6 +162,11 @@ def test_what_the_watch_said_in_a_pause_is_not_lost() -> None:
     assert (sim.phase("old"), sim.phase("new")) == ("", "Running")
 
 
+def test_an_outage_that_no_check_sees_the_end_of_goes_on() -> None:
+    flaps = outage("RuntimeDown", "60s", "29s", every="30s")
+    assert not Simulation(seed=8, model=model_of(runtime=flaps)).run_for(seconds=150).ready()
+
+
 def test_healthy_nodes_keep_nothing_of_it() -> None:
     sim = Simulation(seed=8).run_for(seconds=30)
     assert sim.kubelet()._runtime_state is None

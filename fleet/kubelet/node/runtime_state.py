@@ -33,6 +33,7 @@ CONTAINER_GC_NS = 60 * NS_PER_S  # ContainerGCPeriod
 IMAGE_GC_NS = 300 * NS_PER_S  # ImageGCPeriod
 RELIST_NS = 1 * NS_PER_S  # genericPlegRelistPeriod
 RELIST_THRESHOLD_NS = 180 * NS_PER_S  # genericPlegRelistThreshold
+LOOK_AHEAD_NS = 3600 * NS_PER_S  # an outage that comes again may have no end that a check sees
 SKIP_MAX_NS = 5 * NS_PER_S  # syncLoop sleeps 100 ms, doubling to this, before it looks again
 UNAVAILABLE = (
     'rpc error: code = Unavailable desc = connection error: desc = "transport: Error while '
@@ -180,7 +181,7 @@ class RuntimeState:
             for each in self._windows(now_ns)
         ):
             return NEVER
-        while self.causes(at_ns).runtime:
+        while self.causes(at_ns).runtime and at_ns - now_ns < LOOK_AHEAD_NS:
             at_ns = self.next_change_ns(at_ns)
             if not at_ns:
                 return NEVER
