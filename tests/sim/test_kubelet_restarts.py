@@ -119,10 +119,8 @@ def test_what_ran_but_was_not_told_of_yet_is_not_started_twice() -> None:
 
 
 def _running(sim: Simulation) -> list[str]:
-    kubelet = sim.kubelet()
-    loop = kubelet.pods
-    runtime = loop.runtime if loop is not None else None
-    return [each.id for _, box in runtime for each in box.containers] if runtime else []
+    pods = sim.kubelet().pods
+    return [each.id for _, box in pods.runtime for each in box.containers] if pods else []
 
 
 def test_a_pod_that_went_meanwhile_leaves_nothing_behind() -> None:

@@ -91,8 +91,7 @@ def test_a_deleted_pod_is_told_as_ended_where_somebody_waits_for_it(
     if meta is FINALIZER:
         sim.server.remove(("pods", "default", "web"))
         sim.run_for(seconds=1)
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
+    assert sim.kubelet().pods is None
 
 
 def test_a_deleted_pod_that_never_ran_is_told_as_failed_where_somebody_waits_for_it() -> None:

@@ -56,8 +56,7 @@ def test_a_refused_pod_fails_and_leaves_with_its_object(*, light: bool) -> None:
     sim.server.delete_pod("big")
     sim.run_for(seconds=5)
     assert sim.phase("big") == ""
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
+    assert sim.kubelet().pods is None
 
 
 @pytest.mark.parametrize("cpu", ["100m", "5"], ids=["runs", "refused"])
