@@ -11,5 +11,5 @@ pytest_plugins = ("sim_encodings",)
 @seeded(2)
 def test_a_fleet_survives_changed_answers(seed: int, *, light: bool) -> None:
     counts = play(seed, light=light)
-    assert counts.total() > 100
+    assert counts.total() > 50  # `light` has few frames
     assert len(counts) > 10

@@ -276,7 +276,9 @@ class Trouble:
         before_s = sim.now_s
         sim.run_for(seconds=60)
         sent = sim.calls(since_s=before_s)
-        assert {each.code for each in sent} <= {200, 201}, [s for s in sent if s.code > 201]
+        # An Event of which the first POST was refused is patched by the next one: 404, then POST.
+        bad = [s for s in sent if s.code > 201 and (s.verb, s.code) != ("PATCH", 404)]
+        assert not bad
         for name in sim.names:
             assert 5 <= sum(each.verb == "PUT" and each.node == name for each in sent) <= 6
         limit_ns = (before_s - LEASE_DURATION_S) * NS_PER_S

@@ -16,6 +16,7 @@ import orjson
 from google.protobuf.message import DecodeError
 
 from fleet.clock import NS_PER_S
+from fleet.errors import RemoteProtocolError
 from fleet.k8s.times import rfc3339
 from world.encodings import ENCODINGS, Encoding
 from world.sim_clock import SimClock
@@ -276,7 +277,7 @@ class SimApiServer:
                     return CONFLICT
             elif method == "PATCH":
                 orjson.loads(body)
-        except (ValueError, KeyError, TypeError, AttributeError, DecodeError):
+        except (ValueError, KeyError, TypeError, AttributeError, DecodeError, RemoteProtocolError):
             return refusal(400, "BadRequest")
         return None
 

@@ -435,7 +435,12 @@ def _reported(raw: Any) -> dict[str, object]:
 
 
 def _shown(name: str, raw: bytes) -> Json:
-    shown: Json = to_json(message_class(name).FromString(raw))
+    """Read a part of a Node's status late; one that cannot be read is as if it were not there."""
+    try:
+        message = message_class(name).FromString(raw)
+    except DecodeError:
+        return {}
+    shown: Json = to_json(message)
     return shown
 
 

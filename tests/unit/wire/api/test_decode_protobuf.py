@@ -147,6 +147,14 @@ def test_nodes(seed: int) -> None:
     }
 
 
+def test_a_part_of_a_node_that_cannot_be_read_is_left_out() -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
+    told = {"capacity": {"cpu": "8"}, "nodeInfo": {"osImage": "Ubuntu"}}
+    found = decode_node(raw({**node, "status": told}).replace(b"Ubuntu", b"Ubunt\xff"))
+    assert found.report is not None
+    assert found.report.status() == {"capacity": {"cpu": "8"}}
+
+
 @each_way
 def test_pods_of_a_template_share_their_spec(read: Read) -> None:
     one = read(pod_object("one", "kube-api-access-aaaaa", "n1"))
