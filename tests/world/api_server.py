@@ -266,6 +266,7 @@ class SimApiServer:
             target = target_of(path.partition("?")[0])
             if method in {"PUT", "POST"} and target.sub != "token":
                 obj = self.encoding.read(body)
+                self.encoding.body(obj)  # a time may be beyond what can be written
                 meta, spec = obj["metadata"], obj.get("spec", {})
                 names = (meta["name"], meta.get("namespace", ""), meta.get("labels", {}))
                 is_sound = [type(each) for each in (*names, spec)] == [str, str, dict, dict]

@@ -62,24 +62,23 @@ MIGRATED_PLUGINS = b",".join(
 LEASE_BODY = (
     b'{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"%b",'
     b'"namespace":"kube-node-lease","ownerReferences":[{"apiVersion":"v1","kind":"Node",'
-    b'"name":"%b","uid":"%b"}]},"spec":{"holderIdentity":"%b","leaseDurationSeconds":%d,'
+    b'"name":"%b","uid":%b}]},"spec":{"holderIdentity":"%b","leaseDurationSeconds":%d,'
     b'"renewTime":"%b"}}'
 )
 MICRO_TIME_LENGTH = len("2026-11-21T02:06:48.123456Z")
 CSI_NODE_BODY = (
     b'{"kind":"CSINode","apiVersion":"storage.k8s.io/v1","metadata":{"name":"%b","annotations":{'
     b'"storage.alpha.kubernetes.io/migrated-plugins":"' + MIGRATED_PLUGINS + b'"},'
-    b'"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"%b","uid":"%b"}]},'
+    b'"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"%b","uid":%b}]},'
     b'"spec":{"drivers":null}%b}'
 )
 TOKEN_BODY = (
     b'{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","metadata":{%b},'
     b'"spec":{"audiences":%b,"expirationSeconds":%b,"boundObjectRef":{"kind":"Pod",'
-    b'"apiVersion":"v1","name":"%b","uid":"%b"}},"status":{"token":"","expirationTimestamp":null}}'
+    b'"apiVersion":"v1","name":%b,"uid":%b}},"status":{"token":"","expirationTimestamp":null}}'
 )
 DELETE_POD_BODY = (
-    b'{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,'
-    b'"preconditions":{"uid":"%b"}}'
+    b'{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,"preconditions":{"uid":%b}}'
 )
 EMPTY_DELETE_BODY = b'{"kind":"DeleteOptions","apiVersion":"v1"}'
 
@@ -162,7 +161,7 @@ def _create_csinode(call: ApiCall, caller: requests.Caller) -> tuple[bytes, byte
     return requests.CSI_NODES, CSI_NODE_BODY % (
         caller.name,
         caller.name,
-        payload.node_uid.encode(),
+        orjson.dumps(payload.node_uid),
         status,
     )
 
@@ -178,7 +177,8 @@ def _get_lease(_call: ApiCall, caller: requests.Caller) -> bytes:
 def _create_lease(call: ApiCall, caller: requests.Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, LeaseObject), payload
-    name, uid, renewed = caller.name, payload.node_uid.encode(), rfc3339_micro(payload.renew_ns)
+    name, renewed = caller.name, rfc3339_micro(payload.renew_ns)
+    uid = orjson.dumps(payload.node_uid)
     return requests.LEASES, LEASE_BODY % (name, name, uid, name, payload.duration_s, renewed)
 
 
@@ -220,18 +220,19 @@ def _patch_pod_status(call: ApiCall, _caller: requests.Caller) -> tuple[bytes, b
 def _delete_pod(call: ApiCall, _caller: requests.Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, PodTarget), payload
-    return requests.pod_path(payload.namespace, payload.name), DELETE_POD_BODY % call.key.encode()
+    body = DELETE_POD_BODY % orjson.dumps(call.key)
+    return requests.pod_path(payload.namespace, payload.name), body
 
 
 def _create_token(call: ApiCall, _caller: requests.Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, TokenRequest), payload
     return requests.token_path(payload), TOKEN_BODY % (
-        b'"uid":"%b"' % payload.account_uid.encode() if payload.account_uid else b"",
+        b'"uid":%b' % orjson.dumps(payload.account_uid) if payload.account_uid else b"",
         orjson.dumps([payload.audience]) if payload.audience else b"null",
         b"%d" % payload.expiration_s if payload.expiration_s else b"null",
-        payload.pod_name.encode(),
-        payload.pod_uid.encode(),
+        orjson.dumps(payload.pod_name),
+        orjson.dumps(payload.pod_uid),
     )
 
 

@@ -14,6 +14,7 @@ from fleet.k8s.effects import (
     COMBINED,
     ApiCall,
     EventObject,
+    LeaseObject,
     LeaseRenewal,
     NodeId,
     NodeObject,
@@ -96,6 +97,12 @@ def test_a_node_registers_without_the_labels_that_an_administrator_sets() -> Non
 def test_a_lease_without_a_time_is_a_bug() -> None:
     with pytest.raises(AssertionError):
         request(Op.RENEW_LEASE, LeaseRenewal(b"{}", 0))
+
+
+def test_a_uid_that_was_mangled_on_its_way_is_still_json() -> None:
+    body = request(Op.CREATE_LEASE, LeaseObject('a"\1', 40, SimClock.EPOCH_NS)).body
+    [owner] = orjson.loads(body)["metadata"]["ownerReferences"]
+    assert owner["uid"] == 'a"\1'
 
 
 @given(st.text(max_size=40))
