@@ -37,6 +37,7 @@ import yaml
 
 from fleet.cluster.kubeconfig import proxy_for
 from fleet.errors import HIDDEN, FleetError, SetupError, UsageError, hide, masked
+from fleet.k8s.addresses import host_port
 from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.wire.sockets.connection import Proxy
 
@@ -184,7 +185,7 @@ class Credentials:
     @property
     def address(self) -> str:
         """Return `host:port`, for messages."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
     @property
     def route(self) -> str:

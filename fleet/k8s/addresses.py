@@ -18,7 +18,7 @@ def first_of(texts: str) -> str:
 
 
 def host_port(host: str, port: int) -> str:
-    """Source: Go, net.JoinHostPort."""
+    """Join an address or a name with a port. Source: Go, net.JoinHostPort."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -27,6 +27,7 @@ from typing import NamedTuple, Protocol
 
 from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
+from fleet.k8s.addresses import host_port
 from fleet.wire.http2.hpack import HeaderPlan
 from fleet.wire.http2.http2_codec import Http2Codec, Message, Stream
 from fleet.wire.http2.messages import Failure
@@ -95,7 +96,7 @@ class Proxy(NamedTuple):
     authorization: bytes = b""
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
     def connect(self, authority: bytes) -> bytes:
         """Return the request for a tunnel to a server, by its host and port."""

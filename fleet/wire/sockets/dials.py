@@ -15,6 +15,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
 from fleet.background import give_up
+from fleet.k8s.addresses import host_port
 from fleet.wire.http2.http2_codec import STREAMS_DEFAULT, Http2Codec, Inbox
 from fleet.wire.http2.messages import Cut, Failure
 from fleet.wire.sockets.connection import (
@@ -64,8 +65,7 @@ class Endpoint(NamedTuple):
 
     def authority(self) -> bytes:
         """Return the value of `:authority`."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}".encode("ascii")
+        return host_port(self.host, self.port).encode("ascii")
 
 
 class Resolver:
