@@ -11,6 +11,7 @@ everything else together. What is about a pod that is gone is dropped: its UID d
 import enum
 import struct
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -156,6 +157,15 @@ def _key(about: ObjectRef, *what: object) -> int:
     """Return a key of something about an object; what is above its 32 bits is the object's."""
     whole = hash((about.kind, about.namespace, about.name, about.uid)) & _HALF
     return whole << 32 | hash(what) & _HALF
+
+
+def aggregate(errors: Iterable[str]) -> str:
+    """Return several errors as one text, each once; "" for none.
+
+    Source: apimachinery/pkg/util/errors/errors.go, aggregate.Error.
+    """
+    found = list(dict.fromkeys(errors))
+    return f"[{', '.join(found)}]" if len(found) > 1 else "".join(found)
 
 
 def back_off_texts(pod: Pod, spec: ContainerSpec, delay_ns: int) -> tuple[str, str]:

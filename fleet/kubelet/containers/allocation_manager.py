@@ -28,7 +28,7 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Timer
 from fleet.k8s.pods import ContainerSpec, Pod, PodCondition, PodSpec, PodUid
 from fleet.kubelet.environment import Allocations
-from fleet.kubelet.events import Reason
+from fleet.kubelet.events import Reason, aggregate
 from fleet.kubelet.pod_worker import ContainerKill, KillReason, PodWorker, Rejection
 from fleet.kubelet.turn import Turn
 from fleet.quantity import parse_quantity
@@ -418,10 +418,9 @@ class AllocationManager:
         restarts = any(changed(had[name], wanted[name]) for name in started)
         if restarts or any("memory" in changed(had[name], wanted[name]) for name in resize.update):
             whole = lowered_memory_limit(in_cgroup.ended_json, pod.spec.ended_json)
-            below = list(_below_usage(_usage(pod, sandbox, turn), lowered, whole))
+            below = aggregate(_below_usage(_usage(pod, sandbox, turn), lowered, whole))
             if below:
-                text = below[0] if len(below) == 1 else f"[{', '.join(dict.fromkeys(below))}]"
-                return f"cannot decrease memory limits: {text}"
+                return f"cannot decrease memory limits: {below}"
         if not resize.whole:
             return ""
         behavior = turn.behavior(pod)

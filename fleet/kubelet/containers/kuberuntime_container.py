@@ -31,7 +31,7 @@ from fleet.k8s.addresses import first_of, host_port
 from fleet.k8s.pods import ContainerSpec, Hook, Pod, PodUid
 from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import Reason
+from fleet.kubelet.events import Reason, aggregate
 from fleet.kubelet.pod_worker import (
     ContainerKill,
     KillReason,
@@ -299,7 +299,7 @@ def outcome(runtime: Runtime, worker: PodWorker, turn: Turn) -> str | None:
             return None
         if error:
             errors.append(_failed_to("KillPodSandbox", uid, error))
-    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]" if errors else ""
+    return aggregate(errors)
 
 
 def _tell_hooks(worker: PodWorker, turn: Turn) -> None:

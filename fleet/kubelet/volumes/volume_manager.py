@@ -26,7 +26,7 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.effects import ApiCall, Op, Reply, Timer, TokenRequest, WatchEvent, WatchKind
 from fleet.k8s.pods import Pod, PodUid, VolumeSpec
 from fleet.k8s.volumes import ClaimStatusPatch, ClaimTarget, ObjectTarget
-from fleet.kubelet.events import Reason
+from fleet.kubelet.events import Reason, aggregate
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes import pod_volume, watched_objects
 from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes, republishes
@@ -312,7 +312,7 @@ class VolumeManager:
         sources = watched_objects.sources_of(spec, pod.namespace)
         found = [self.objects.problem(key, source) for key, source in sources]
         known = (volume.error, spec.flaw, *(error for error, _ in found))
-        errors = list(dict.fromkeys(error for error in known if error))
+        errors = [error for error in known if error]
         is_unsynced = any(lags for _, lags in found)
         if spec.driver:
             errors += pod_volume.inline_problem(spec.driver, turn.env)
@@ -340,8 +340,8 @@ class VolumeManager:
         volume.secret = -1 if spec.driver and spec.secret else 0
         if volume.error:
             volume.tokens = -1
-        text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
-        return f'MountVolume.SetUp failed for volume "{pod_volume.volume_name(spec, pod)}" : {text}'
+        name, text = pod_volume.volume_name(spec, pod), aggregate(errors)
+        return f'MountVolume.SetUp failed for volume "{name}" : {text}'
 
     def _on_inline_secret(self, pod: Pod, target: ClaimTarget, reply: Reply) -> bool:
         """Take that Secret; return whether its volume may go on."""
