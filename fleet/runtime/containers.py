@@ -187,7 +187,6 @@ def full_name(image: str) -> str:
     return image if found.error else found.full_name
 
 
-@lru_cache(maxsize=4096)
 def image_name(image: str) -> str:
     """Return how containerd shows the image of a container: by its tag, else by its ID.
 

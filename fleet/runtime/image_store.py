@@ -14,7 +14,7 @@ import orjson
 
 from fleet.profile.image_behavior import digest_name
 from fleet.profile.node_model import NodeModel
-from fleet.runtime.containers import full_name, image_name
+from fleet.runtime.containers import full_name, shown_image
 
 NAMES_MAX = 5  # Source: pkg/kubelet/nodestatus/setters.go, MaxNamesPerImageInNodeStatus
 PINNED = "registry.k8s.io/pause"  # containerd pins the image of its sandboxes
@@ -100,9 +100,9 @@ class ImageStore:
         An image that is named by its digest shows its tag, if the node has one for it.
         Source: containerd, toCRIContainerStatus.
         """
-        name = full_name(image)
+        name, (shown, by_digest) = full_name(image), shown_image(image)
         tag, digest = self._shown.get(name, ("", ""))
-        return (tag if "@" in name and tag else image_name(image)), digest or digest_name(name)
+        return (tag if "@" in name and tag else shown), digest or by_digest
 
     def used_bytes(self, node: int) -> int:
         """Return how much of a node's disk its images take."""
