@@ -144,10 +144,8 @@ class PodSyncer:
         self.pleg = Pleg(node, draws)
         self.runtime = env.runtime_of(node, facts.name, facts.host_ips, facts.pod_cidrs)
         claims = ClaimVolumes.read(env.devices.pop(node, {}))
-        self.volumes, self.probes = (
-            VolumeManager(self.runtime, claims=claims),
-            ProbeManager(self.runtime),
-        )
+        self.volumes = VolumeManager(self.runtime, claims=claims)
+        self.probes = ProbeManager(self.runtime)
         self.allocations = AllocationManager.read(env.allocations.pop(node, None))
         self.dra = DRAManager.read(env.claims.pop(node, {}))
         self.mirrors = PodManager()
