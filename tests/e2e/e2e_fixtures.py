@@ -10,7 +10,7 @@ import pytest
 from support.go_program import TESTED
 from support.guard import guarded, marked_processes
 
-from e2e.e2e_world import FOREIGN_NODE, Running, World, eventually
+from e2e.e2e_world import FOREIGN_NODE, Running, World, eventually, six_nodes
 from e2e.forked_fleet import fork_server
 from e2e.leftovers import leftovers
 from e2e.own_control_plane import own_control_plane, standing
@@ -115,11 +115,7 @@ def world(environment: Path) -> Iterator[World]:
 @pytest.fixture(scope="module")
 def stage(world: World) -> Iterator[Running]:
     """Run six nodes for all tests of a module."""
-    with world.spawn("stage", 6) as run:
-        run.until_ready()
-        yield run
-        run.end_well_or_late()
-    world.assert_nothing_left("stage")
+    yield from six_nodes(world, "stage")
 
 
 @pytest.fixture(scope="module")

@@ -364,6 +364,15 @@ def children(run: Running, word: str) -> list[psutil.Process]:
     return [each for each in psutil.Process(run.process.pid).children() if word in each.cmdline()]
 
 
+def six_nodes(world: World, prefix: str, *options: str) -> Iterator[Running]:
+    """Run six nodes for as long as a fixture lives."""
+    with world.spawn(prefix, 6, *options) as run:
+        run.until_ready()
+        yield run
+        run.end_well_or_late()
+    world.assert_nothing_left(prefix)
+
+
 def assert_killed_and_adopted(run: Running, nodes: int) -> None:
     """Kill the second process of a run; the one in its place has its nodes again."""
     [killed] = children(run, "spawn")

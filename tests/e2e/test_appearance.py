@@ -9,7 +9,7 @@ import pytest
 from support.go_program import TESTED
 
 from e2e.audit_requests import assert_refusals_end
-from e2e.e2e_world import Json, Running, World, condition, eventually, workload
+from e2e.e2e_world import Json, Running, World, condition, eventually, six_nodes, workload
 from e2e.lateness import assert_done
 
 pytest_plugins = ("e2e.e2e_fixtures",)
@@ -32,11 +32,7 @@ def cold(world: World) -> Iterator[Running]:
     The node lifecycle controller looks every 5 s and knows nodes by name: to one that is deleted
     and made again in between it gives no event.
     """
-    with world.spawn("cold", 6, "--start=cold") as run:
-        run.until_ready()
-        yield run
-        run.end_well_or_late()
-    world.assert_nothing_left("cold")
+    yield from six_nodes(world, "cold", "--start=cold")
 
 
 def by_node(events: list[Json], prefix: str) -> dict[str, list[Json]]:
