@@ -1,5 +1,6 @@
 """The short way of a renewal: what it does itself, and what it leaves to the long way."""
 
+import gc
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -145,11 +146,13 @@ def calls_of(act: Callable[[], object]) -> list[str]:
             found.append(frame.f_code.co_name)
 
     before = sys.getprofile()
+    gc.disable()  # or the callbacks of a collection would count, if one falls into the turn
     sys.setprofile(note)
     try:
         act()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return found[1:-1]  # without `act` itself, and what ends this
 
 
